@@ -1,0 +1,25 @@
+//! The words of the mesh as types. No I/O, no unsafe code: what is here can be tested with values alone.
+//!
+//! ```text
+//! mode file ─┐
+//! node.toml ─┼─ document ─→ node, manifest, catalogue ─→ generator (units)
+//! manifests ─┘                        │
+//!                   probe (values) ───┴─→ plan ─→ apply ─→ ledger, message
+//! ```
+//!
+//! | theme | modules |
+//! |---|---|
+//! | what an operator writes | [`mode`], [`document`], [`node`], [`manifest`], [`catalogue`], [`flow`] |
+//! | what the helper writes | [`state`], [`pending`], [`opening`], [`ledger`], [`custody`] |
+//! | what it decides | [`closure`], [`plan`] |
+//! | how it says so | [`failure`], [`diagnostic`], [`message`] |
+#![forbid(unsafe_code)]
+
+pub mod diagnostic;
+pub mod failure;
+pub mod flow;
+pub mod manifest;
+pub mod mode;
+pub mod node;
+pub mod opening;
+pub mod unit;

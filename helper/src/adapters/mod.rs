@@ -1,0 +1,10 @@
+//! The edges: kernel, systemd, disk, journal. Each file speaks to one of them and returns values.
+
+pub mod config;
+pub mod custody_fs;
+pub mod durable;
+pub mod journal;
+pub mod lock;
+pub mod nft;
+pub mod sockets;
+pub mod systemd;

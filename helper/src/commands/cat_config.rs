@@ -1,0 +1,1 @@
+//! The verb `cat_config`.

@@ -1,0 +1,4 @@
+//! Plans as values: pure code, no I/O.
+
+pub mod adopt;
+pub mod release;

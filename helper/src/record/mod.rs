@@ -1,0 +1,4 @@
+//! Writing down what was done.
+
+pub mod audit;
+pub mod ledger;

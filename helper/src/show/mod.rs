@@ -1,0 +1,4 @@
+//! The only place that prints: documents as JSON, tables for people.
+
+pub mod json;
+pub mod text;
