@@ -15,6 +15,7 @@
 //! | how it says so | [`failure`], [`diagnostic`], [`message`] |
 #![forbid(unsafe_code)]
 
+pub mod closure;
 pub mod diagnostic;
 pub mod failure;
 pub mod flow;
