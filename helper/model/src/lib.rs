@@ -19,6 +19,7 @@ pub mod closure;
 pub mod diagnostic;
 pub mod failure;
 pub mod flow;
+pub mod ledger;
 pub mod manifest;
 pub mod mode;
 pub mod node;

@@ -186,7 +186,10 @@ impl Manager {
         while let Some(unit) = todo.pop() {
             let p = self.properties(&unit)?;
             let mut known = Known {
-                active: matches!(text(&p, "ActiveState").as_str(), "active" | "activating" | "reloading" | "deactivating"),
+                active: matches!(
+                    text(&p, "ActiveState").as_str(),
+                    "active" | "activating" | "reloading" | "deactivating"
+                ),
                 enabled: matches!(text(&p, "UnitFileState").as_str(), "enabled" | "enabled-runtime"),
                 dependents: Vec::new(),
             };
@@ -215,7 +218,12 @@ impl Manager {
         let end = Instant::now() + JOB_TIME;
         loop {
             let gone = self
-                .call(job.as_str(), "org.freedesktop.DBus.Properties", "Get", &("org.freedesktop.systemd1.Job", "State"))
+                .call(
+                    job.as_str(),
+                    "org.freedesktop.DBus.Properties",
+                    "Get",
+                    &("org.freedesktop.systemd1.Job", "State"),
+                )
                 .is_err();
             if gone {
                 return Ok(());
@@ -297,11 +305,7 @@ pub fn account(name: &str) -> anyhow::Result<Option<Account>> {
         Err(_) => nix::unistd::User::from_name(name),
     }
     .with_context(|| format!("looking up user {name}"))?;
-    Ok(user.map(|u| Account {
-        uid: u.uid.as_raw(),
-        gid: u.gid.as_raw(),
-        home: u.dir.to_string_lossy().into_owned(),
-    }))
+    Ok(user.map(|u| Account { uid: u.uid.as_raw(), gid: u.gid.as_raw(), home: u.dir.to_string_lossy().into_owned() }))
 }
 
 /// Whether a manager of that user runs now.
