@@ -1,4 +1,5 @@
 //! Plans as values: pure code, no I/O.
 
 pub mod adopt;
+pub mod finding;
 pub mod release;
