@@ -4,7 +4,7 @@ use crate::flow::Flow;
 use crate::manifest::{FileDeclaration, ModuleName};
 use crate::unit::{Scope, UnitName};
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -117,7 +117,7 @@ pub struct Peer {
 }
 
 /// What a cron entry's file is, and which of its lines are control.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CronEntry {
     /// Absolute path, for example `/etc/cron.d/fleet` or `/var/spool/cron/crontabs/fleet`.
     pub file: String,

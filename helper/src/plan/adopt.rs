@@ -376,3 +376,130 @@ impl AdoptPlan {
         out
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mesh_model::closure::{Hold, Known};
+    use mesh_model::node::{FlipSettings, Predecessor};
+    use std::time::Duration;
+
+    fn node(keep_dependents: bool) -> Node {
+        Node {
+            name: "alpha".into(),
+            role: Role::Node,
+            foundation: BTreeMap::new(),
+            foundation_at: None,
+            overlay: None,
+            predecessor: Predecessor {
+                keep_dependents,
+                files: vec!["/etc/b".into(), "/etc/a".into()],
+                ..Predecessor::default()
+            },
+            files: vec![],
+            openings: vec![],
+            modules: vec![],
+            flip: FlipSettings {
+                drop: vec![],
+                unmigrated: vec![],
+                confirm_within: Duration::from_secs(300),
+                preview_max_age: Duration::from_secs(900),
+            },
+        }
+    }
+
+    fn unit(name: &str, up: bool) -> FoundUnit {
+        FoundUnit {
+            scope: Scope::System,
+            unit: UnitName::new(name).unwrap(),
+            missing: false,
+            up,
+            fragment: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_starts_services_is_stopped_before_them() {
+        let found = Found {
+            control: ["c.service", "c.socket", "c.target", "c.path", "c.timer"].map(|n| unit(n, true)).to_vec(),
+            ..Found::default()
+        };
+        let plan = plan(&node(false), &found).unwrap();
+        let order: Vec<_> = plan.units.iter().map(|u| u.unit.as_str()).collect();
+        assert_eq!(order, ["c.timer", "c.path", "c.socket", "c.service", "c.target"]);
+        assert_eq!(plan.custody, ["/etc/a", "/etc/b"]);
+    }
+
+    #[test]
+    fn a_dragged_service_refuses_or_gets_a_stand_in() {
+        for (hold, keep, refused) in [
+            (Hold::Requires, false, true),
+            (Hold::Requires, true, false),
+            (Hold::BindsTo, true, true),
+            (Hold::PartOf, true, false),
+        ] {
+            let web = UnitName::new("web.service").unwrap();
+            let c = UnitName::new("c.service").unwrap();
+            let graph = Graph::from([
+                (c, Known { active: true, enabled: true, dependents: vec![(hold, web.clone())] }),
+                (web, Known { active: true, enabled: false, dependents: vec![] }),
+            ]);
+            let found = Found {
+                control: vec![unit("c.service", true)],
+                graphs: BTreeMap::from([(Scope::System, graph)]),
+                ..Found::default()
+            };
+            match plan(&node(keep), &found) {
+                Ok(p) => {
+                    assert!(!refused, "{hold} {keep}");
+                    assert!(p.units[0].stand_in);
+                }
+                Err(f) => {
+                    assert!(refused, "{hold} {keep}");
+                    assert!(f[0].title.contains("web.service") && f[0].title.contains(hold.setting()));
+                    assert_eq!(crate::plan::finding::refusal(&f).kind, Kind::Refused);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_stands_in_the_way_is_said_at_once() {
+        let found = Found {
+            held: vec![("registry.http 5000/tcp".into(), "held by x".into())],
+            unkeepable: vec![("/home/x/y".into(), "a link".into())],
+            ..Found::default()
+        };
+        let findings = plan(&node(false), &found).unwrap_err();
+        assert_eq!(findings.len(), 2);
+        let failure = crate::plan::finding::refusal(&findings);
+        assert_eq!(failure.kind, Kind::PortHeld);
+        assert!(failure.what.contains("registry.http") && failure.what.contains("/home/x/y"));
+    }
+
+    #[test]
+    fn what_ran_first_is_what_release_starts_again() {
+        let earlier =
+            StopUnit { scope: Scope::System, unit: UnitName::new("c.timer").unwrap(), running: true, stand_in: false };
+        let found = Found {
+            control: vec![unit("c.timer", false), unit("d.timer", false)],
+            earlier: vec![earlier],
+            ..Found::default()
+        };
+        let plan = plan(&node(false), &found).unwrap();
+        assert_eq!(plan.units.iter().map(|u| u.running).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn a_cron_file_keeps_what_is_not_control() {
+        let text = "# m h\nPATH=/bin\n* * * * * root /opt/fleet/run\n0 3 * * * root backup\n";
+        let entry = CronEntry { file: "/etc/cron.d/x".into(), lines_with: Some("/opt/fleet/".into()) };
+        let (out, off) = covered(text, &entry);
+        assert_eq!(off, 1);
+        assert_eq!(
+            out,
+            "# m h\nPATH=/bin\n# off while adopted: * * * * * root /opt/fleet/run\n0 3 * * * root backup\n"
+        );
+        assert_eq!(covered(text, &CronEntry { lines_with: None, ..entry }).1, 3);
+    }
+}

@@ -47,9 +47,9 @@ impl Finding {
 ///
 /// A port that is held decides the code where there is one, since that is what `69` is for.
 pub fn refusal(inhibitors: &[Finding]) -> Failure {
+    let kinds: Vec<Kind> = inhibitors.iter().filter_map(|f| f.inhibits).collect();
     let kind =
-        inhibitors.iter().filter_map(|f| f.inhibits).max_by_key(|k| *k == Kind::PortHeld).unwrap_or(Kind::Refused);
-    let kind = if kind == Kind::PortHeld { kind } else { inhibitors.iter().find_map(|f| f.inhibits).unwrap_or(kind) };
+        if kinds.contains(&Kind::PortHeld) { Kind::PortHeld } else { kinds.first().copied().unwrap_or(Kind::Refused) };
     let what = match inhibitors {
         [one] => one.title.clone(),
         many => many
