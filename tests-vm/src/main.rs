@@ -1,2 +1,2 @@
-//! x
+//! Scenarios on booted machines.
 fn main() {}
