@@ -15,13 +15,22 @@
 //! | how it says so | [`failure`], [`diagnostic`], [`message`] |
 #![forbid(unsafe_code)]
 
+pub mod catalogue;
 pub mod closure;
 pub mod diagnostic;
+pub mod document;
 pub mod failure;
 pub mod flow;
+pub mod init_template;
+pub mod layers;
 pub mod ledger;
 pub mod manifest;
 pub mod mode;
+pub mod nearest;
 pub mod node;
 pub mod opening;
+pub mod pending;
+pub mod state;
 pub mod unit;
+mod walk;
+mod words;

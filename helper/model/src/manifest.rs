@@ -1,11 +1,19 @@
 //! One module's declaration, `catalogue/NAME.toml`, validated.
 
+use crate::document::Origins;
 use crate::flow::PortProtocol;
 use crate::node::FoundationPort;
 use crate::unit::UnitName;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+
+mod read;
+pub use read::read;
+pub(crate) use read::read_files;
+
+/// The modules that a control-node raises first (DESIGN §2).
+pub const FOUNDATION_MODULES: [&str; 4] = ["store", "bus", "registry", "overlay"];
 
 /// A module's name: `[a-z][a-z0-9_]{0,31}`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -92,7 +100,7 @@ pub struct PortDeclaration {
 pub enum FileContent {
     /// Written in the manifest.
     Literal(String),
-    /// A template's path beside the manifest.
+    /// A template's path under `templates/` beside the manifest or node file.
     Template(String),
 }
 
@@ -191,4 +199,7 @@ pub struct Manifest {
     pub data: Vec<String>,
     /// Modules that must run before it.
     pub depends: Vec<ModuleName>,
+    /// Where its parts stand: `port.N`, `file.N.path`, `depends.N`; `file` is the file itself.
+    #[serde(skip)]
+    pub origins: Origins,
 }

@@ -1,6 +1,7 @@
 //! What `node.toml` says, validated: what this node is, what the predecessor is here, what the mesh may open.
 
-use crate::flow::Flow;
+use crate::document::Origins;
+use crate::flow::{Flow, PortProtocol};
 use crate::manifest::{FileDeclaration, ModuleName};
 use crate::unit::{Scope, UnitName};
 use ipnet::IpNet;
@@ -8,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
+
+mod read;
+pub use read::read;
+pub(crate) use read::{can_be_control, is_firewall_table};
 
 /// Which part of the mesh this node is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -66,6 +71,19 @@ impl FoundationPort {
     /// From its key.
     pub fn from_key(key: &str) -> Option<FoundationPort> {
         FoundationPort::ALL.into_iter().find(|p| p.key() == key)
+    }
+
+    /// The module that it belongs to: its key before the dot.
+    pub fn module(self) -> &'static str {
+        self.key().split_once('.').map_or("", |(module, _)| module)
+    }
+
+    /// What it carries: UDP for WireGuard, else TCP.
+    pub fn protocol(self) -> PortProtocol {
+        match self {
+            FoundationPort::OverlayWg => PortProtocol::Udp,
+            _ => PortProtocol::Tcp,
+        }
     }
 
     /// The standard port, used where `node.toml` gives none (PostgreSQL 5432, AMQP 5672, RabbitMQ management 15672,
@@ -217,4 +235,7 @@ pub struct Node {
     pub modules: Vec<ModuleName>,
     /// The flip's settings.
     pub flip: FlipSettings,
+    /// Where its parts stand: `modules.N`, `file.N.path`, `opening.N`, `foundation.KEY`, `predecessor.files.N`.
+    #[serde(skip)]
+    pub origins: Origins,
 }

@@ -405,6 +405,7 @@ mod tests {
                 confirm_within: Duration::from_secs(300),
                 preview_max_age: Duration::from_secs(900),
             },
+            origins: Default::default(),
         }
     }
 
