@@ -12,19 +12,22 @@
 //! | what an operator writes | [`mode`], [`document`], [`node`], [`manifest`], [`catalogue`], [`flow`] |
 //! | what the helper writes | [`state`], [`pending`], [`opening`], [`ledger`], [`custody`] |
 //! | what it decides | [`closure`], [`plan`] |
-//! | how it says so | [`failure`], [`diagnostic`], [`message`] |
+//! | how it says so | [`failure`], [`diagnostic`], [`event`], [`message`] |
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
 pub mod closure;
+pub mod custody;
 pub mod diagnostic;
 pub mod document;
+pub mod event;
 pub mod failure;
 pub mod flow;
 pub mod init_template;
 pub mod layers;
 pub mod ledger;
 pub mod manifest;
+pub mod message;
 pub mod mode;
 pub mod nearest;
 pub mod node;

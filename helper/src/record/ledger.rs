@@ -27,6 +27,7 @@ pub struct Ledger<'l> {
     boot_id: String,
     next_seq: u64,
     head: String,
+    torn_cut: Option<(String, String)>,
 }
 
 impl<'l> Ledger<'l> {
@@ -46,8 +47,15 @@ impl<'l> Ledger<'l> {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).with_context(|| format!("reading {}", path.display()))?;
         let read = ledger::read(&bytes).map_err(|broken| broken_ledger(&path, &broken))?;
-        let mut open =
-            Ledger { _lock: lock, file, path, boot_id: boot_id()?, next_seq: read.next_seq(), head: read.head.clone() };
+        let mut open = Ledger {
+            _lock: lock,
+            file,
+            path,
+            boot_id: boot_id()?,
+            next_seq: read.next_seq(),
+            head: read.head.clone(),
+            torn_cut: None,
+        };
         if let Some(torn) = &read.torn {
             open.cut(layout, torn, read.whole)?;
         }
@@ -92,10 +100,17 @@ impl<'l> Ledger<'l> {
             ("sha256", json!(sha256)),
             ("why", json!(torn.why)),
             ("kept", json!(name)),
+            ("text", json!(format!("cut off a torn last line, kept as {name}: {}", torn.why))),
         ];
         let data = data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         self.append(Kind::LedgerTorn, Subject::Node, data)?;
+        self.torn_cut = Some((layout.var().join(&name).display().to_string(), torn.why.clone()));
         Ok(())
+    }
+
+    /// Where opening it kept a torn last line, and what was wrong with that; once.
+    pub fn torn_cut(&mut self) -> Option<(String, String)> {
+        self.torn_cut.take()
     }
 
     fn now(&self) -> anyhow::Result<Stamp> {
