@@ -27,9 +27,11 @@ if ! apt-get -qq install -y --no-install-recommends "${missing[@]}"; then
   # would take for the emulator.
   version=$(LC_ALL=C apt-cache policy qemu-system-x86 | sed -n 's/^ *Candidate: //p')
   pinned=()
+  others=()
+  for package in "${missing[@]}"; do [[ $package == qemu-* ]] || others+=("$package"); done
   for package in $(dpkg-query -W -f '${binary:Package} ${db:Status-Status}\n' 'qemu-*' 2>/dev/null |
     sed -n 's/ installed$//p') qemu-system-x86 qemu-utils; do
     LC_ALL=C apt-cache madison "$package" | grep -qF " $version " && pinned+=("$package=$version")
   done
-  apt-get -qq install -y --no-install-recommends --allow-downgrades "${pinned[@]}" "${missing[@]/#qemu-*/}"
+  apt-get -qq install -y --no-install-recommends --allow-downgrades "${pinned[@]}" "${others[@]}"
 fi
