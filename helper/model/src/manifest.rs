@@ -100,7 +100,7 @@ pub struct PortDeclaration {
 pub enum FileContent {
     /// Written in the manifest.
     Literal(String),
-    /// A template's path under `templates/` beside the manifest or node file.
+    /// A template, by its path below the folder that the manifest or `node.toml` is in.
     Template(String),
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn relative(text: &str) -> Result<String, Wrong> {
     let bad = text.is_empty() || text.starts_with('/') || text.chars().any(char::is_control);
     if bad || text.split('/').any(|p| matches!(p, "" | "." | "..")) {
         return wrong(
-            format!("{text:?} is not a path below templates/"),
+            format!("{text:?} is not a path below the folder of this file"),
             "write a relative path such as hosts.j2, without . and ..",
         );
     }
