@@ -2,6 +2,7 @@
 //!
 //! An absent file means [`Mode::Unmanaged`]; anything but a known word and one newline is invalid, never guessed.
 
+use crate::diagnostic::{Diagnostic, Diagnostics};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -59,6 +60,20 @@ impl Mode {
             });
         };
         Mode::from_word(word).ok_or_else(|| ModeError::Unknown(word.to_string()))
+    }
+
+    /// Reads the bytes of the mode file `file`, its fault as one of a configuration file.
+    pub fn read(file: &str, bytes: &[u8]) -> Result<Mode, Diagnostics> {
+        Mode::parse(bytes).map_err(|e| {
+            let value = match &e {
+                ModeError::Empty => String::new(),
+                ModeError::NoNewline(word) | ModeError::Unknown(word) => word.lines().next().unwrap_or("").into(),
+            };
+            let text = e.to_string();
+            let (what, remedy) = text.split_once("; ").unwrap_or((&text, ""));
+            let (what, remedy) = (what.to_string(), remedy.to_string());
+            Diagnostics(vec![Diagnostic { file: file.into(), line: 1, column: 1, value, what, remedy }])
+        })
     }
 
     /// The bytes of the mode file.

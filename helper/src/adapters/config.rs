@@ -20,6 +20,13 @@ use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+/// The mode file, as faults name it.
+const MODE: &str = "/etc/mesh/mode";
+/// The state file, as faults name it.
+const STATE: &str = "/etc/mesh/state.toml";
+/// The pending file, as faults name it.
+const PENDING: &str = "/etc/mesh/pending";
+
 /// The largest file that is read; what is larger is not a configuration.
 const LARGEST: u64 = 16 << 20;
 
@@ -172,12 +179,8 @@ pub fn understand(files: Files) -> Result<Loaded, Diagnostics> {
 pub fn read_mode(layout: &Layout) -> Result<Mode, Failure> {
     match bytes(&layout.mode()) {
         Ok(None) => Ok(Mode::Unmanaged),
-        Ok(Some(content)) => Mode::parse(&content).map_err(|e| {
-            let text = e.to_string();
-            let (what, remedy) = text.split_once("; ").unwrap_or((&text, "write one word and a newline"));
-            Failure::new(Kind::Config, what).at("/etc/mesh/mode:1:1").remedy(remedy)
-        }),
-        Err(e) => Err(unreadable("/etc/mesh/mode", &e)),
+        Ok(Some(content)) => Ok(Mode::read(MODE, &content)?),
+        Err(e) => Err(unreadable(MODE, &e)),
     }
 }
 
@@ -186,7 +189,7 @@ pub fn read_state(layout: &Layout) -> anyhow::Result<State> {
     let path = layout.state();
     match bytes(&path).with_context(|| format!("reading {}", path.display()))? {
         None => Ok(State::default()),
-        Some(content) => Ok(State::parse(Source::from_bytes("/etc/mesh/state.toml", content)?)?),
+        Some(content) => Ok(State::parse(Source::from_bytes(STATE, content)?)?),
     }
 }
 
@@ -195,8 +198,40 @@ pub fn read_pending(layout: &Layout) -> anyhow::Result<Option<Pending>> {
     let path = layout.pending();
     match bytes(&path).with_context(|| format!("reading {}", path.display()))? {
         None => Ok(None),
-        Some(content) => Ok(Some(Pending::parse("/etc/mesh/pending", &content)?)),
+        Some(content) => Ok(Some(Pending::parse(PENDING, &content)?)),
     }
+}
+
+/// Every fault of the mode, node, assigned manifests, state and pending files; what is read on the way is dropped.
+/// Nothing is wrong where the list is empty. An error is one of the disk.
+pub fn faults(layout: &Layout) -> anyhow::Result<Vec<Diagnostic>> {
+    let mut all = Vec::new();
+    if let Some(content) = bytes(&layout.mode()).map_err(|e| unreadable(MODE, &e))? {
+        all.extend(Mode::read(MODE, &content).err().into_iter().flat_map(|e| e.0));
+    }
+    let files = read_files(layout)?;
+    if files.has_node() {
+        all.extend(understand(files).err().into_iter().flat_map(|e| e.0));
+    }
+    for result in [read_state(layout).map(drop), read_pending(layout).map(drop)] {
+        if let Err(e) = result {
+            all.extend(e.downcast::<Diagnostics>()?.0);
+        }
+    }
+    Ok(all)
+}
+
+/// The texts that faults can point into, by file.
+pub fn texts(layout: &Layout) -> anyhow::Result<BTreeMap<String, String>> {
+    let files = read_files(layout)?;
+    let mut texts: BTreeMap<String, String> =
+        files.node.into_iter().chain(files.catalogue.into_values()).map(|f| (f.path, f.text)).collect();
+    for (name, path) in [(MODE, layout.mode()), (STATE, layout.state())] {
+        if let Some(text) = bytes(&path)?.and_then(|b| String::from_utf8(b).ok()) {
+            texts.insert(name.into(), text);
+        }
+    }
+    Ok(texts)
 }
 
 fn unreadable(path: &str, e: &std::io::Error) -> Failure {
