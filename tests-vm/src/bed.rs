@@ -15,6 +15,7 @@ use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
 use sha2::{Digest, Sha256};
 
+use crate::cgroup;
 use crate::process::{Checked, command};
 
 /// The directories of the bed.
@@ -94,6 +95,7 @@ impl Bed {
 
     /// Runs that were killed leave their directory, mounts and namespaces; the number in the name tells whose.
     fn clear_dead_runs(&self) {
+        cgroup::clear_dead_runs(dead);
         for entry in fs::read_dir(self.path("run")).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if dead(name.split('-').next()) {

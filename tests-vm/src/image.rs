@@ -305,6 +305,11 @@ pub struct Image {
 }
 
 impl Image {
+    /// A directory that holds a `rootfs`, as a base for nodes.
+    pub(crate) fn at(dir: PathBuf, suite: Suite) -> Image {
+        Image { dir, suite }
+    }
+
     /// The release it was made from.
     pub fn suite(&self) -> Suite {
         self.suite

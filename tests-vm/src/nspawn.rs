@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use crate::bed::{Bed, remove_tree, unmount};
+use crate::cgroup::Cgroup;
 use crate::channel::Channel;
 use crate::image::Image;
 use crate::netns::Netns;
@@ -37,6 +38,8 @@ pub struct Nspawn {
 #[derive(Debug)]
 struct Running {
     child: Child,
+    /// Ends whatever outlives nspawn itself: first of what is dropped after the child is ended.
+    _group: Cgroup,
     channel: Channel,
     leader: u32,
     /// New for each boot: no rule and no address outlives a reboot.
@@ -133,8 +136,10 @@ impl Nspawn {
         }
         self.boots += 1;
         let console = File::create(self.work.join(format!("console-{}.log", self.boots)))?;
-        let child = process::spawn("systemd-nspawn", |command| {
+        let group = Cgroup::new(&format!("{}-{}", self.name, self.boots))?;
+        let child = process::spawn("sh", |command| {
             command
+                .args(["-ec", &format!("{}exec systemd-nspawn \"$@\"", group.enter()), "sh"])
                 .args(["--quiet", "--boot", "--register=no", "--keep-unit"])
                 .arg(format!("--network-namespace-path=/run/netns/{}", network.name()))
                 .args(["--console=read-only", "--kill-signal=SIGRTMIN+3", "--link-journal=no", "--resolv-conf=off"])
@@ -153,11 +158,11 @@ impl Nspawn {
             }
             command.stdout(console).stdin(Stdio::null());
         })?;
-        self.running = Some(self.reached(child, network, &socket)?);
+        self.running = Some(self.reached(child, group, network, &socket)?);
         Ok(())
     }
 
-    fn reached(&self, mut child: Child, network: Netns, socket: &Path) -> Result<Running> {
+    fn reached(&self, mut child: Child, group: Cgroup, network: Netns, socket: &Path) -> Result<Running> {
         let started = Instant::now();
         let stream = loop {
             if let Ok(stream) = UnixStream::connect(socket) {
@@ -172,7 +177,7 @@ impl Nspawn {
         };
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()))?;
         let leader = children.split_whitespace().next().context("nspawn has no child")?.parse()?;
-        Ok(Running { child, channel: Channel::new(stream), leader, _network: network })
+        Ok(Running { child, _group: group, channel: Channel::new(stream), leader, _network: network })
     }
 
     /// Shuts the node down in order; its root stays, and [`Nspawn::start`] boots it again.

@@ -1,0 +1,1 @@
+//! A client outside the machine that counts failures.
