@@ -1,1 +1,178 @@
-//! The verb `cat_config`.
+//! The verbs `cat-config` and `check-config`: what was written, from where, and what is wrong with it.
+
+use crate::adapters::config::{self, ConfigFile, Loaded};
+use crate::cli;
+use crate::commands::Context;
+use crate::layout::Layout;
+use crate::show::json::{self, Head};
+use crate::show::snippet::{self, Shown};
+use crate::show::text;
+use mesh_model::diagnostic::{Diagnostic, Diagnostics};
+use mesh_model::document::Place;
+use mesh_model::failure::{Failure, Kind};
+use mesh_model::layers::DIRS;
+use mesh_model::nearest::nearest;
+use mesh_model::secret::Masked;
+use mesh_model::{node, view};
+use serde::Serialize;
+
+/// One file in `mesh.cat-config/1`.
+#[derive(Debug, Serialize)]
+struct File<'a> {
+    path: &'a str,
+    /// Whether it only puts the files of its name out of force.
+    masks: bool,
+    overrides: &'a [String],
+    /// Its text, secrets hidden.
+    content: String,
+}
+
+/// One key in `mesh.cat-config/1`.
+#[derive(Debug, Serialize)]
+struct Key {
+    key: String,
+    /// The value as TOML, secrets hidden.
+    value: String,
+    #[serde(flatten)]
+    place: Place,
+}
+
+/// The body of `mesh.cat-config/1`.
+#[derive(Debug, Serialize)]
+struct Body<'a> {
+    /// The files of node.toml, lowest layer first.
+    files: Vec<File<'a>>,
+    /// The merged keys of node.toml.
+    keys: Vec<Key>,
+    /// The manifests in force, by module.
+    catalogue: Vec<Module<'a>>,
+    /// Faults of manifests that this node is not assigned.
+    warnings: &'a [Diagnostic],
+}
+
+/// One module in `mesh.cat-config/1`.
+#[derive(Debug, Serialize)]
+struct Module<'a> {
+    module: &'a str,
+    assigned: bool,
+    #[serde(flatten)]
+    file: File<'a>,
+}
+
+/// Runs `cat-config`.
+pub fn run(ctx: &Context, args: &cli::CatConfig) -> anyhow::Result<()> {
+    refuse_faults(&ctx.layout)?;
+    let what = args.what.as_deref();
+    let Some(loaded) = config::load(&ctx.layout)? else {
+        return Err(Failure::new(Kind::Failed, format!("there is no node.toml in {}", DIRS.join(", ")))
+            .remedy("mesh init writes one from what it finds")
+            .into());
+    };
+    if let Some(name) = what.filter(|w| *w != "node") {
+        if !loaded.manifest_files.keys().any(|m| m.as_str() == name) {
+            let known = loaded.manifest_files.keys().map(|m| m.as_str()).chain(["node"]);
+            let remedy = nearest(name, known)
+                .map_or("name node, or a module of the catalogue".into(), |n| format!("did you mean {n}?"));
+            return Err(Failure::new(Kind::Usage, format!("{name:?} is not in the catalogue")).remedy(remedy).into());
+        }
+    }
+    if ctx.json {
+        let mode = config::read_mode(&ctx.layout)?;
+        let head = Head { node: loaded.node.name.clone(), mode: mode.word().into() };
+        let document = json::document("cat-config", &head, &body(&loaded, what))?;
+        return text::out(&serde_json::to_string_pretty(&document)?);
+    }
+    text::out(human(&loaded, what).trim_end())
+}
+
+/// Runs `check-config`: fails, with every fault, where anything that was written is wrong.
+pub fn check(ctx: &Context) -> anyhow::Result<()> {
+    refuse_faults(&ctx.layout)
+}
+
+/// Prints every fault with its line to standard error and fails with them (exit code 78), if there are any.
+fn refuse_faults(layout: &Layout) -> anyhow::Result<()> {
+    let faults = config::faults(layout)?;
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let faults = Diagnostics(faults);
+    text::err(snippet::render(&faults, &config::texts(layout)?).trim_end())?;
+    Err(Shown(faults).into())
+}
+
+/// A file's text with its secrets hidden. What was loaded is valid, so that it can be said what part is one.
+fn shown(file: &ConfigFile) -> String {
+    Masked::of(&file.text).map_or_else(String::new, |m| m.text().to_string())
+}
+
+fn file(file: &ConfigFile) -> File<'_> {
+    File { path: &file.path, masks: file.masks, overrides: &file.overrides, content: shown(file) }
+}
+
+/// The manifests that were asked for.
+fn modules<'a>(loaded: &'a Loaded, what: Option<&'a str>) -> impl Iterator<Item = (&'a str, bool, &'a ConfigFile)> {
+    loaded
+        .manifest_files
+        .iter()
+        .filter(move |(name, _)| what.is_none_or(|w| w == name.as_str()))
+        .map(|(name, file)| (name.as_str(), loaded.node.modules.contains(name), file))
+}
+
+fn body<'a>(loaded: &'a Loaded, what: Option<&'a str>) -> Body<'a> {
+    let node = what.is_none_or(|w| w == "node");
+    let keys = loaded.document.leaves().into_iter().map(|(key, item, place)| Key {
+        key,
+        value: view::value(&item.value),
+        place,
+    });
+    Body {
+        files: loaded.sources.iter().filter(|_| node).map(file).collect(),
+        keys: keys.filter(|_| node).collect(),
+        catalogue: modules(loaded, what)
+            .map(|(module, assigned, f)| Module { module, assigned, file: file(f) })
+            .collect(),
+        warnings: &loaded.unassigned_faults,
+    }
+}
+
+fn human(loaded: &Loaded, what: Option<&str>) -> String {
+    let mut out = String::new();
+    let mut section = |title: &str, content: &str| {
+        out.push_str(&text::styled(text::HEAD, &format!("# {title}")));
+        out.push('\n');
+        if !content.is_empty() {
+            out.push_str(content.trim_end());
+            out.push('\n');
+        }
+        out.push('\n');
+    };
+    let one = |f: &ConfigFile| {
+        let overrides =
+            if f.overrides.is_empty() { String::new() } else { format!(" (overrides {})", f.overrides.join(", ")) };
+        let masks = if f.masks { " (empty: it only puts others out of force)" } else { "" };
+        format!("{}{overrides}{masks}", f.path)
+    };
+    if what.is_none_or(|w| w == "node") {
+        for f in &loaded.sources {
+            section(&one(f), &shown(f));
+        }
+        section("merged: node.toml", &view::render(&loaded.document));
+        let standard: String = node::FoundationPort::ALL
+            .into_iter()
+            .filter(|p| !loaded.node.origins.0.contains_key(&format!("foundation.{}", p.key())))
+            .map(|p| format!("# foundation.{} = {}\n", p.key(), p.standard()))
+            .collect();
+        if loaded.node.role == node::Role::Control && !standard.is_empty() {
+            section("not given, so standard", &standard);
+        }
+    }
+    for (name, assigned, f) in modules(loaded, what) {
+        let assigned = if assigned { "assigned" } else { "not assigned" };
+        section(&format!("{} (module {name}, {assigned})", one(f)), &shown(f));
+    }
+    for d in &loaded.unassigned_faults {
+        out.push_str(&format!("{} {d}\n", text::styled(text::WARN, "# not assigned, so only said:")));
+    }
+    out
+}

@@ -25,6 +25,15 @@ pub fn out(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Prints words to standard error, with colour where that is a terminal.
+pub fn err(text: &str) -> anyhow::Result<()> {
+    let mut e = anstream::stderr().lock();
+    match e.write_all(text.as_bytes()).and_then(|()| e.write_all(b"\n")).and_then(|()| e.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        r => Ok(r?),
+    }
+}
+
 /// `text` in `style`.
 pub fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
