@@ -2,6 +2,8 @@
 //! `ARGS=1` for a call with one folder), `expected/` what must come out: `normal/`, `early/`, and `log`.
 //! `MESH_BLESS=1 cargo test -p mesh-generator --test golden` rewrites what is expected.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
