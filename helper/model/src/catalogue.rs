@@ -1,7 +1,7 @@
 //! All known modules, and what can only be checked with a node and its modules side by side.
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::document::Place;
+use crate::document::{Place, quoted};
 use crate::flow::PortProtocol;
 use crate::manifest::{FOUNDATION_MODULES, Manifest, ModuleName, PortNumber};
 use crate::nearest::nearest;
@@ -50,7 +50,7 @@ pub fn check(node: &Node, catalogue: &Catalogue) -> Result<(), Diagnostics> {
             None if catalogue.known.contains(name) => {}
             None => faults.push(fault(
                 node.origins.place(&format!("modules.{i}"), "node.toml"),
-                name.as_str(),
+                &quoted(name.as_str()),
                 format!("module {name} is not in the catalogue"),
                 match nearest(name.as_str(), catalogue.known.iter().map(ModuleName::as_str)) {
                     Some(near) => format!("did you mean {near}?"),
@@ -94,7 +94,7 @@ fn paths(node: &Node, assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
         match claims.get(file.path.as_str()) {
             Some(first) => faults.push(fault(
                 claim.place,
-                &file.path,
+                &quoted(&file.path),
                 format!("{} and {} both declare {}", first.who, claim.who, file.path),
                 format!("declare it in one of them; the first is at {}", first.place),
             )),
@@ -128,7 +128,10 @@ fn ports(node: &Node, assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
                 Some((_, Some(held))) if which == Some(*held) && held.module() == m.name.as_str() => {}
                 Some((first, _)) => faults.push(fault(
                     claim.place,
-                    &number.to_string(),
+                    &match which {
+                        Some(f) => quoted(&format!("{{{{ foundation.{}.port }}}}", f.key())),
+                        None => number.to_string(),
+                    },
                     format!("{} and {} both have port {}/{number}", first.who, claim.who, p.protocol.word()),
                     match which {
                         Some(f) => format!("give foundation.{} another number in node.toml", f.key()),
@@ -167,7 +170,7 @@ fn depends(node: &Node, catalogue: &Catalogue, assigned: &[&Manifest], faults: &
                     },
                 )
             };
-            faults.push(fault(place(), d.as_str(), what, remedy));
+            faults.push(fault(place(), &quoted(d.as_str()), what, remedy));
         }
     }
     circles(assigned, faults);
@@ -201,7 +204,7 @@ fn circles(assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
                     .collect();
                 faults.push(fault(
                     m.origins.place(&format!("depends.{i}"), &file_of(m)),
-                    d.as_str(),
+                    &quoted(d.as_str()),
                     format!("modules depend on each other in a circle: {}", circle.join(" → ")),
                     "remove one of these dependencies".into(),
                 ));

@@ -334,6 +334,9 @@ fn syntax(source: &Source, errors: &[toml::de::Error]) -> Vec<Diagnostic> {
     let secret = source.text.contains("secret");
     let mut other_told = false;
     let mut out = Vec::new();
+    let mut errors: Vec<&toml::de::Error> = errors.iter().collect();
+    // Of two at one place, what is wrong with a text is the cause of what is wrong around it.
+    errors.sort_by_key(|e| (e.span().map_or(0, |s| s.start), !e.message().contains("string, expected")));
     for e in errors {
         let double = e.message() == "duplicate key";
         if !double && std::mem::replace(&mut other_told, true) {

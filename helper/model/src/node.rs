@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 mod read;
-pub use read::read;
+pub use read::{assigned, read};
 pub(crate) use read::{can_be_control, is_firewall_table};
 
 /// Which part of the mesh this node is.

@@ -4,7 +4,7 @@ use crate::diagnostic::Diagnostics;
 use crate::document::{Source, merge, quoted};
 use crate::manifest::ModuleName;
 use crate::unit::{Scope, UnitName};
-use crate::walk::{Section, Walk, Wrong, taken, twice};
+use crate::walk::{Section, Walk, Wrong, before, taken, twice};
 use crate::words;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -164,7 +164,7 @@ fn control(walk: &mut Walk<'_>, root: &Section<'_>) -> Vec<ControlState> {
             known.then(|| text.to_string())
         });
         let (Some((scope, unit)), Some(was)) = (both, was) else { continue };
-        match seen.insert((scope.clone(), unit.clone()), at) {
+        match before(&mut seen, (scope.clone(), unit.clone()), at) {
             Some(first) => twice(walk, at, &format!("{unit} of {}", scope_word(&scope)), first),
             None => out.push(ControlState { scope, unit, was }),
         }
@@ -178,7 +178,7 @@ fn stand_ins(walk: &mut Walk<'_>, root: &Section<'_>) -> Vec<StandIn> {
     for (table, at) in root.tables(walk, "stand_ins", "write [[stand_ins]] with scope and unit") {
         let s = walk.section(table, at, "[[stand_ins]]", &["scope", "unit"]);
         let Some((scope, unit)) = scope_and_unit(walk, &s) else { continue };
-        match seen.insert((scope.clone(), unit.clone()), at) {
+        match before(&mut seen, (scope.clone(), unit.clone()), at) {
             Some(first) => twice(walk, at, &format!("{unit} of {}", scope_word(&scope)), first),
             None => out.push(StandIn { scope, unit }),
         }

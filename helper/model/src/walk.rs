@@ -3,6 +3,7 @@
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::document::{At, Document, Item, Origins, Table, Value, clip};
 use crate::nearest::nearest;
+use std::collections::BTreeMap;
 
 /// What is wrong and what would be right.
 pub(crate) type Wrong = (String, String);
@@ -66,18 +67,22 @@ impl<'d> Walk<'d> {
 
     /// Enters a table whose keys are `known`; each other key is a fault.
     pub(crate) fn section<'t>(&mut self, table: &'t Table, at: At, name: &str, known: &[&str]) -> Section<'t> {
+        let mut meant = Vec::new();
         for (key, entry) in table {
             if known.contains(&key.as_str()) {
                 continue;
             }
             let place = if name.is_empty() { String::new() } else { format!(" in {name}") };
             let remedy = match nearest(key, known.iter().copied()) {
-                Some(near) => format!("did you mean {near}?"),
+                Some(near) => {
+                    meant.push(near.to_string());
+                    format!("did you mean {near}?")
+                }
                 None => format!("known here: {}", known.join(", ")),
             };
             self.fault_as(entry.key_at, clip(key), format!("unknown key {:?}{place}", clip(key)), remedy);
         }
-        Section { table, at, name: name.to_string() }
+        Section { table, at, name: name.to_string(), meant }
     }
 
     fn wrong_type(&mut self, key: &str, item: &Item, want: &str, remedy: String) {
@@ -94,6 +99,8 @@ pub(crate) struct Section<'d> {
     pub(crate) at: At,
     /// Its name in texts, `[predecessor]`; empty for the root.
     pub(crate) name: String,
+    /// Known keys of which a slip of the pen stands here: they are not told as missing as well.
+    meant: Vec<String>,
 }
 
 /// A value with where it stands.
@@ -116,6 +123,9 @@ impl<'d> Section<'d> {
 
     /// Says that `key` is missing.
     pub(crate) fn missing(&self, walk: &mut Walk<'_>, key: &str, remedy: impl Into<String>) {
+        if self.meant.iter().any(|m| m == key) {
+            return;
+        }
         let place = if self.name.is_empty() { String::new() } else { format!(" in {}", self.name) };
         walk.fault_as(self.at, key, format!("{key} is missing{place}"), remedy);
     }
@@ -179,16 +189,13 @@ impl<'d> Section<'d> {
         key: &str,
         mut parse: impl FnMut(&str) -> Result<T, Wrong>,
     ) -> Vec<Placed<T>> {
-        let mut seen = std::collections::BTreeMap::new();
+        let mut seen = BTreeMap::new();
         let mut out = Vec::new();
         for (text, at) in self.strings(walk, key) {
             let Some(value) = taken(walk, at, parse(text)) else { continue };
-            match seen.get(&value) {
-                Some(first) => twice(walk, at, &format!("{} in {key}", clip(text)), *first),
-                None => {
-                    seen.insert(value.clone(), at);
-                    out.push((value, at));
-                }
+            match before(&mut seen, value.clone(), at) {
+                Some(first) => twice(walk, at, &format!("{} in {key}", clip(text)), first),
+                None => out.push((value, at)),
             }
         }
         out
@@ -254,6 +261,17 @@ pub(crate) fn taken<T>(walk: &mut Walk<'_>, at: At, result: Result<T, Wrong>) ->
     }
 }
 
+/// Notes that `key` stands at `at`; where it stood before, if it did.
+pub(crate) fn before<K: Ord>(seen: &mut BTreeMap<K, At>, key: K, at: At) -> Option<At> {
+    match seen.entry(key) {
+        std::collections::btree_map::Entry::Occupied(first) => Some(*first.get()),
+        std::collections::btree_map::Entry::Vacant(free) => {
+            free.insert(at);
+            None
+        }
+    }
+}
+
 /// Says that something stands twice.
 pub(crate) fn twice(walk: &mut Walk<'_>, at: At, what: &str, first: At) {
     let p = walk.doc.place(first);
@@ -266,7 +284,8 @@ pub(crate) fn port(walk: &mut Walk<'_>, key: &str, item: &Item) -> Option<u16> {
         Value::Integer(n) => match u16::try_from(*n) {
             Ok(p) if p > 0 => Some(p),
             _ => {
-                walk.fault(item.at, format!("{key} is not a port"), "a port is a number from 1 to 65535");
+                let shown = walk.doc.text(item.at);
+                walk.fault(item.at, format!("{key} is {shown}, which is not a port"), "a port is a number from 1 to 65535");
                 None
             }
         },

@@ -15,7 +15,7 @@ use mesh_model::mode::Mode;
 use mesh_model::node::{self, Node};
 use mesh_model::pending::Pending;
 use mesh_model::state::State;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -111,18 +111,18 @@ pub fn load(layout: &Layout) -> anyhow::Result<Option<Loaded>> {
 
 /// Validates what was read; the error holds every fault of `node.toml` and of the assigned manifests.
 pub fn understand(files: Files) -> Result<Loaded, Diagnostics> {
-    let Files { node: sources, catalogue, faults } = files;
-    let (mut faults, mut unassigned_faults) = (faults, Vec::new());
-    let layers = sources
-        .iter()
-        .filter(|f| !f.masks)
-        .map(|f| Source { file: f.path.clone(), text: f.text.clone() })
-        .collect::<Vec<_>>();
-    let parsed = merge(layers).and_then(|doc| node::read(&doc).map(|node| (doc, node)));
-    let assigned = |name: &str| match &parsed {
-        Ok((_, node)) => node.modules.iter().any(|m| m.as_str() == name),
-        Err(_) => false,
-    };
+    let Files { node: sources, catalogue, faults: not_text } = files;
+    let (mut faults, mut unassigned_faults) = (Vec::new(), Vec::new());
+    let broken = |path: &str| not_text.iter().filter(|d| d.file == path).cloned().collect::<Vec<Diagnostic>>();
+    let mut layers = Vec::new();
+    for f in sources.iter().filter(|f| !f.masks) {
+        faults.extend(broken(&f.path));
+        layers.push(Source { file: f.path.clone(), text: f.text.clone() });
+    }
+    // A layer that is no text says nothing: whatever is missing without it is not told.
+    let document = if faults.is_empty() { merge(layers) } else { Err(Diagnostics(Vec::new())) };
+    let assigned: BTreeSet<String> = document.iter().flat_map(|doc| node::assigned(doc)).map(String::from).collect();
+    let parsed = document.and_then(|doc| node::read(&doc).map(|node| (doc, node)));
     let mut manifests = Catalogue::default();
     let mut manifest_files = BTreeMap::new();
     for (stem, file) in catalogue {
@@ -145,12 +145,18 @@ pub fn understand(files: Files) -> Result<Loaded, Diagnostics> {
             }
         };
         manifests.known.insert(name.clone());
+        let told = if assigned.contains(&stem) { &mut faults } else { &mut unassigned_faults };
+        let no_text = broken(&file.path);
+        if !no_text.is_empty() {
+            told.extend(no_text);
+            manifest_files.insert(name, file);
+            continue;
+        }
         match manifest::read(name.clone(), Source { file: file.path.clone(), text: file.text.clone() }) {
             Ok(m) => {
                 manifests.manifests.insert(name.clone(), m);
             }
-            Err(e) if assigned(&stem) => faults.extend(e.0),
-            Err(e) => unassigned_faults.extend(e.0),
+            Err(e) => told.extend(e.0),
         }
         manifest_files.insert(name, file);
     }

@@ -9,7 +9,7 @@ use crate::document::{At, Item, Source, Table, Value, clip, merge};
 use crate::flow::PortProtocol;
 use crate::nearest::nearest;
 use crate::node::FoundationPort;
-use crate::walk::{Placed, Section, Walk, Wrong, port, taken, twice};
+use crate::walk::{Placed, Section, Walk, Wrong, port, before, taken, twice};
 use crate::words;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -119,7 +119,7 @@ fn ports(walk: &mut Walk<'_>, root: &Section<'_>, foundation: bool, module: &Mod
         let s = walk.section(table, at, "[[port]]", &["name", "protocol", "port", "scope"]);
         let name = s.required(walk, "name", "\"http\"").and_then(|(text, at)| {
             let name = taken(walk, at, port_name(text))?;
-            if let Some(first) = names.insert(name.clone(), at) {
+            if let Some(first) = before(&mut names, name.clone(), at) {
                 twice(walk, at, &format!("port {name}"), first);
             }
             Some(name)
@@ -171,7 +171,7 @@ fn ports(walk: &mut Walk<'_>, root: &Section<'_>, foundation: bool, module: &Mod
             PortNumber::Default(n) => (n.to_string(), n.to_string()),
             PortNumber::Foundation(f) => (f.key().to_string(), format!("foundation.{}", f.key())),
         };
-        if let Some(first) = numbers.insert((protocol, key), at) {
+        if let Some(first) = before(&mut numbers, (protocol, key), at) {
             twice(walk, at, &format!("port {}/{shown}", protocol.word()), first);
         }
         walk.keep(format!("port.{}", out.len()), at);
@@ -242,7 +242,7 @@ pub(crate) fn read_files(walk: &mut Walk<'_>, root: &Section<'_>) -> Vec<FileDec
         let s = walk.section(table, at, "[[file]]", FILE);
         let path = s.required(walk, "path", "\"/…\"").and_then(|(text, at)| {
             let path = taken(walk, at, words::path(text))?;
-            match paths.insert(path.clone(), at) {
+            match before(&mut paths, path.clone(), at) {
                 Some(first) => {
                     twice(walk, at, &format!("file {path}"), first);
                     None

@@ -9,7 +9,7 @@ use crate::document::{At, Document, Item, Table, Value, clip};
 use crate::flow::{Flow, PortProtocol};
 use crate::manifest::{FOUNDATION_MODULES, ModuleName, read_files};
 use crate::unit::UnitName;
-use crate::walk::{Placed, Section, Walk, Wrong, port, taken, twice};
+use crate::walk::{Placed, Section, Walk, Wrong, port, before, taken, twice};
 use crate::words;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
@@ -27,6 +27,18 @@ pub fn read(doc: &Document) -> Result<Node, Diagnostics> {
     let mut walk = Walk::new(doc);
     let node = root(&mut walk);
     walk.finish(node).map(|(node, origins)| Node { origins, ..node })
+}
+
+/// The assigned modules of a `node.toml` that may have faults: what of it can be read, unchecked.
+pub fn assigned(doc: &Document) -> Vec<&str> {
+    let Some(Value::Array(items)) = doc.root().get("modules").map(|e| &e.item.value) else { return Vec::new() };
+    items
+        .iter()
+        .filter_map(|i| match &i.value {
+            Value::String(s) => Some(s.as_str()),
+            _ => None,
+        })
+        .collect()
 }
 
 fn root(walk: &mut Walk<'_>) -> Option<Node> {
@@ -152,7 +164,7 @@ fn foundation_module<'d>(
         if role == Some(Role::Node) {
             walk.fault_as(
                 section.key_at(name),
-                key.as_str(),
+                *name,
                 format!("{key} on a node: the foundation's ports are the control-node's to give"),
                 "remove it, or write role = \"control\"",
             );
@@ -230,14 +242,14 @@ fn overlay<'d>(walk: &mut Walk<'_>, table: &'d Table, at: At, me: Option<&str>) 
             let name = taken(walk, at, words::node(text))?;
             if me == Some(name.as_str()) {
                 walk.fault(at, format!("peer {name} is this node"), "list only the other nodes");
-            } else if let Some(first) = names.insert(name.clone(), at) {
+            } else if let Some(first) = before(&mut names, name.clone(), at) {
                 twice(walk, at, &format!("peer {name}"), first);
             }
             Some(name)
         });
         let public_key = peer.required(walk, "public_key", "\"KEY\", from wg pubkey").and_then(|(text, at)| {
             let key = taken(walk, at, public_key(text))?;
-            if let Some(first) = keys.insert(key.clone(), at) {
+            if let Some(first) = before(&mut keys, key.clone(), at) {
                 twice(walk, at, "one public key", first);
             }
             Some(key)
@@ -398,7 +410,7 @@ fn cron(walk: &mut Walk<'_>, section: &Section<'_>) -> Vec<CronEntry> {
             Ok(text.to_string())
         });
         let Some(file) = file else { continue };
-        match seen.insert((file.clone(), lines_with.clone()), at) {
+        match before(&mut seen, (file.clone(), lines_with.clone()), at) {
             Some(first) => twice(walk, at, &format!("cron entry {file}"), first),
             None => out.push(CronEntry { file, lines_with }),
         }
@@ -459,7 +471,7 @@ fn openings(walk: &mut Walk<'_>, root: &Section<'_>, modules: &[ModuleName]) -> 
             },
         );
         let (Some((flow, at)), Some(module)) = (flow, module) else { continue };
-        match seen.insert((module.clone(), flow.clone()), at) {
+        match before(&mut seen, (module.clone(), flow.clone()), at) {
             Some(first) => twice(walk, at, &format!("opening {flow} for {module}"), first),
             None => out.push(DeclaredOpening { flow, module }),
         }
