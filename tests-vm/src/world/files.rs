@@ -14,6 +14,10 @@ pub const PROGRAM: &str = "/opt/apps/bin/serve";
 pub const TOOL: &str = "/usr/local/lib/mesh-tests/mesh-world";
 /// Address of the machine on the cable to the prober.
 pub const INSIDE: &str = "10.77.0.2";
+/// Its IPv6 address.
+pub const INSIDE6: &str = "fd77::2";
+/// Another address of the prober, which the found firewall bans.
+pub const BANNED_OUTSIDE: &str = "198.51.100.9";
 /// Address of the prober.
 pub const OUTSIDE: &str = "10.77.0.1";
 

@@ -105,9 +105,10 @@ impl Site {
         }
         let outside = Netns::new(&format!("{name}-out"))?;
         let setup = format!(
-            "ip addr add {}/24 dev cable; ip addr add 198.51.100.9/32 dev cable; ip addr add fd77::1/64 dev cable nodad; \
+            "ip addr add {}/24 dev cable; ip addr add {}/32 dev cable; ip addr add fd77::1/64 dev cable nodad; \
              ip link set cable up",
-            files::OUTSIDE
+            files::OUTSIDE,
+            files::BANNED_OUTSIDE
         );
         node.wire("lan0", &outside, "cable", &setup);
         Ok(Site { node, outside, world })
