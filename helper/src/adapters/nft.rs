@@ -13,9 +13,10 @@ use mesh_model::failure::{Failure, Kind};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, send, setsockopt, socket,
+    sockopt,
 };
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -296,7 +297,9 @@ pub fn facts(etc: &Path) -> anyhow::Result<Facts> {
         facts.interfaces.insert(i.name().to_string_lossy().into_owned(), i.index());
     }
     // Reading these names creates nothing; iptables-legacy -L would register its tables.
-    for (path, family) in [("/proc/net/ip_tables_names", "ip"), ("/proc/net/ip6_tables_names", "ip6")] {
+    for (path, family) in
+        [("/proc/thread-self/net/ip_tables_names", "ip"), ("/proc/thread-self/net/ip6_tables_names", "ip6")]
+    {
         match fs::read_to_string(path) {
             Ok(names) => facts.legacy.extend(names.lines().map(|n| format!("{family} {n}"))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -323,27 +326,29 @@ pub struct Changes {
     pub lost: bool,
 }
 
-/// Reads all that is queued on `fd` (an activation socket of `ListenNetlink=netfilter 64`) until nothing has come for
+/// How often a drained socket is looked at again while it is quiet.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Reads all that is queued on `fd` (the activation socket of `ListenNetlink=netfilter 64`) until nothing has come for
 /// `quiet`, but no longer than `most`: a reload is many commits, and is answered once.
-pub fn drain(fd: BorrowedFd<'_>, quiet: Duration, most: Duration) -> anyhow::Result<Changes> {
+///
+/// It takes a bare descriptor because that is what systemd hands over, and so looks again instead of polling.
+pub fn drain(fd: RawFd, quiet: Duration, most: Duration) -> anyhow::Result<Changes> {
     let mut changes = Changes::default();
     let mut buffer = vec![0; BUFFER];
-    let end = Instant::now() + most;
-    loop {
-        let wait = quiet.min(end.saturating_duration_since(Instant::now()));
-        let mut ready = [PollFd::new(fd, PollFlags::POLLIN)];
-        match poll(&mut ready, PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO)) {
-            Err(Errno::EINTR) => continue,
-            Err(e) => return Err(io_failure("waiting for netfilter's changes", e)),
-            Ok(0) => return Ok(changes),
-            Ok(_) => {}
-        }
-        match recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
-            Err(Errno::EINTR | Errno::EAGAIN) => {}
-            Err(Errno::ENOBUFS) => changes.lost = true,
+    let begun = Instant::now();
+    let mut last = begun;
+    while last.elapsed() < quiet && begun.elapsed() < most {
+        match recv(fd, &mut buffer, MsgFlags::MSG_DONTWAIT) {
+            Err(Errno::EAGAIN) => std::thread::sleep(LOOK),
+            Err(Errno::EINTR) => {}
+            Err(Errno::ENOBUFS) => {
+                changes.lost = true;
+                last = Instant::now();
+            }
             Err(e) => return Err(io_failure("reading netfilter's changes", e)),
-            Ok(0) => return Ok(changes),
             Ok(n) => {
+                last = Instant::now();
                 for m in wire::messages(&buffer[..n]).unwrap_or_default() {
                     if m.kind == message::NEWGEN {
                         changes.generations.extend(decode::generation(&m).ok());
@@ -352,4 +357,5 @@ pub fn drain(fd: BorrowedFd<'_>, quiet: Duration, most: Duration) -> anyhow::Res
             }
         }
     }
+    Ok(changes)
 }
