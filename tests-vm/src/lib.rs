@@ -14,6 +14,7 @@
 //! | [`world`] | the predecessor's world: a machine in use |
 //! | [`prober`] | a client outside the machine that counts failures |
 //! | [`snapshot`] | everything that is compared before and after |
+//! | [`scenarios`] | what an operator sees on a machine in use |
 //! | [`crash`] | every state of a disk that a power cut could have left |
 //!
 //! Nothing here sends a packet outside this machine, and only processes started here are ended.
@@ -32,6 +33,7 @@ pub mod prober;
 pub mod process;
 pub mod qmp;
 pub mod saved;
+pub mod scenarios;
 pub mod snapshot;
 pub mod switch;
 pub mod vm;

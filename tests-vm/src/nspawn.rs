@@ -191,6 +191,14 @@ impl Nspawn {
         Ok(())
     }
 
+    /// A power cut: everything ends at once, nothing is told. The root stays, and [`Nspawn::start`] boots it again.
+    /// (What was written is in this machine's memory and stays: a cut that loses unwritten data needs [`crate::Vm`].)
+    pub fn cut(&mut self) -> Result<()> {
+        let mut running = self.running.take().with_context(|| format!("{} does not run", self.name))?;
+        process::end(&mut running.child);
+        Ok(())
+    }
+
     fn running(&self) -> Result<&Running> {
         self.running.as_ref().with_context(|| format!("{} does not run", self.name))
     }

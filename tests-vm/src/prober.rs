@@ -55,8 +55,17 @@ pub struct Target {
     pub expect: Expect,
 }
 
+/// Whether the mesh has opened what `node.toml` asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened {
+    /// As the machine was found.
+    No,
+    /// Adopted.
+    Yes,
+}
+
 /// Every served port of the world over IPv4, those of the machine itself over IPv6 too, and what must stay shut.
-pub fn targets(size: Size) -> Result<Vec<Target>> {
+pub fn targets(size: Size, opened: Opened) -> Result<Vec<Target>> {
     let v4: IpAddr = files::INSIDE.parse()?;
     let v6: IpAddr = files::INSIDE6.parse()?;
     let banned: IpAddr = files::BANNED_OUTSIDE.parse()?;
@@ -80,14 +89,26 @@ pub fn targets(size: Size) -> Result<Vec<Target>> {
             add(v4, " from a banned address", Some(banned), Expect::Shut);
         }
     }
-    all.extend(plan::SHUT.iter().map(|port| Target {
-        label: format!("shut tcp/{port}"),
-        name: "nobody".into(),
-        address: SocketAddr::new(v4, *port),
-        transport: Transport::Tcp,
-        source: None,
-        expect: Expect::Shut,
-    }));
+    let mut knock = |name: &str, port: u16, from: &str, source: Option<IpAddr>, open: bool| {
+        all.push(Target {
+            label: format!("{name} tcp/{port}{from}"),
+            name: name.into(),
+            address: SocketAddr::new(v4, port),
+            transport: Transport::Tcp,
+            source,
+            expect: if open { Expect::Served(Speaks::Banner) } else { Expect::Shut },
+        });
+    };
+    for port in plan::SHUT {
+        knock("nobody", port, "", None, false);
+    }
+    let stranger: IpAddr = files::STRANGER_OUTSIDE.parse()?;
+    let opened = opened == Opened::Yes;
+    knock("edge-tls", plan::OPENED_ADMIN, "", None, opened);
+    knock("edge-tls", plan::OPENED_ADMIN, " from a stranger", Some(stranger), false);
+    knock("edge-tls", plan::OPENED_ANY, "", None, opened);
+    knock("edge-tls", plan::OPENED_ANY, " from a stranger", Some(stranger), opened);
+    knock("edge-tls", plan::OPENED_ANY, " from a banned address", Some(banned), false);
     Ok(all)
 }
 

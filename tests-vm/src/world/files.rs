@@ -18,6 +18,8 @@ pub const INSIDE: &str = "10.77.0.2";
 pub const INSIDE6: &str = "fd77::2";
 /// Another address of the prober, which the found firewall bans.
 pub const BANNED_OUTSIDE: &str = "198.51.100.9";
+/// One more address of the prober: neither banned nor of the administrators' network.
+pub const STRANGER_OUTSIDE: &str = "192.0.2.77";
 /// Address of the prober.
 pub const OUTSIDE: &str = "10.77.0.1";
 
@@ -86,6 +88,7 @@ fn service(t: &mut Tree, s: &Service) {
             }
         };
         add("tcp", "[::]", s.tcp);
+        add("tcp", "[::]", s.waiting);
         add("tcp", "127.0.0.1", s.local);
         add("udp", "[::]", s.udp);
         words

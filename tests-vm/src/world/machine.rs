@@ -105,10 +105,11 @@ impl Site {
         }
         let outside = Netns::new(&format!("{name}-out"))?;
         let setup = format!(
-            "ip addr add {}/24 dev cable; ip addr add {}/32 dev cable; ip addr add fd77::1/64 dev cable nodad; \
+            "ip addr add {}/24 dev cable; ip addr add {}/32 dev cable; ip addr add {}/32 dev cable; ip addr add fd77::1/64 dev cable nodad; \
              ip link set cable up",
             files::OUTSIDE,
-            files::BANNED_OUTSIDE
+            files::BANNED_OUTSIDE,
+            files::STRANGER_OUTSIDE
         );
         node.wire("lan0", &outside, "cable", &setup);
         Ok(Site { node, outside, world })

@@ -7,12 +7,14 @@
 //! | [`control`] | what the predecessor's control is |
 //! | [`files`] | which files make a Debian machine into this one |
 //! | [`machine`] | how it is built once, and booted for a test |
+//! | [`node_toml`] | what its operator tells the mesh about it |
 //! | [`tree`] | files as values |
 
 pub mod control;
 pub mod files;
 pub mod firewall;
 pub mod machine;
+pub mod node_toml;
 pub mod plan;
 pub mod tree;
 

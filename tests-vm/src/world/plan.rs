@@ -65,23 +65,37 @@ pub struct Service {
     pub udp: &'static [u16],
     /// TCP ports on loopback only.
     pub local: &'static [u16],
+    /// TCP ports on every address that the found firewall does not allow: an adopted node opens them.
+    pub waiting: &'static [u16],
     /// What answers on TCP.
     pub speaks: Speaks,
 }
 
 const fn service(name: &'static str, tcp: &'static [u16], udp: &'static [u16]) -> Service {
-    Service { name, tcp, udp, local: &[], speaks: Speaks::Banner }
+    Service { name, tcp, udp, local: &[], waiting: &[], speaks: Speaks::Banner }
 }
+
+/// Listened on by `edge-tls` and not allowed: the node opens it for the administrators' network.
+pub const OPENED_ADMIN: u16 = 9443;
+/// The same, opened for anybody.
+pub const OPENED_ANY: u16 = 9444;
 
 /// The 20 system services. What collides with the mesh is held by the first five: web ports, resolver, the broker's
 /// management port on loopback, the predecessor's own tunnel.
 pub const SERVICES: [Service; 20] = [
-    Service { name: "edge-http", tcp: &[80], udp: &[], local: &[], speaks: Speaks::Http },
-    service("edge-tls", &[443, 8443], &[443]),
+    Service { name: "edge-http", tcp: &[80], udp: &[], local: &[], waiting: &[], speaks: Speaks::Http },
+    Service {
+        name: "edge-tls",
+        tcp: &[443, 8443],
+        udp: &[443],
+        local: &[],
+        waiting: &[OPENED_ADMIN, OPENED_ANY],
+        speaks: Speaks::Banner,
+    },
     service("resolver", &[53], &[53]),
-    Service { name: "broker", tcp: &[5671], udp: &[], local: &[15672], speaks: Speaks::Banner },
+    Service { name: "broker", tcp: &[5671], udp: &[], local: &[15672], waiting: &[], speaks: Speaks::Banner },
     service("tunnel", &[], &[51820]),
-    Service { name: "ssh", tcp: &[22], udp: &[], local: &[], speaks: Speaks::Ssh },
+    Service { name: "ssh", tcp: &[22], udp: &[], local: &[], waiting: &[], speaks: Speaks::Ssh },
     service("mail-in", &[25, 587], &[]),
     service("mail-box", &[143, 993], &[]),
     service("directory", &[389, 636], &[]),

@@ -1,0 +1,102 @@
+//! Is everything as it was? Release against a full snapshot, and the mode file deleted by hand.
+
+use super::stage::{Stage, comparable};
+use super::{Scenario, figure};
+use crate::bed::Bed;
+use crate::image::Suite;
+use crate::prober::{Opened, Prober, targets};
+use crate::snapshot::{Depth, Snapshot};
+use crate::world::{Size, control};
+use anyhow::{Result, ensure};
+use std::time::Duration;
+
+pub(super) const CASES: &[Scenario] = &[
+    Scenario { name: "release_leaves_no_trace", run: release_leaves_no_trace },
+    Scenario { name: "release_after_reboot_leaves_no_trace", run: release_after_reboot_leaves_no_trace },
+    Scenario { name: "mode_file_deleted_by_hand", run: mode_file_deleted_by_hand },
+];
+
+/// Fails, with each difference, unless the machine is as it was.
+pub fn same_as(stage: &mut Stage, before: &Snapshot, depth: Depth) -> Result<()> {
+    let after = stage.snapshot(depth)?;
+    let (was, is) = (comparable(before), comparable(&after));
+    for (part, things) in &was.parts {
+        figure(&format!("{part} compared"), things.len());
+    }
+    let differences = was.differences(&is, |_, _| false);
+    figure("differences", differences.len());
+    ensure!(differences.is_empty(), "{}", differences.join("\n"));
+    Ok(())
+}
+
+fn release_leaves_no_trace(bed: &Bed, suite: Suite) -> Result<()> {
+    Stage::new(bed, suite, Size::Full, "release")?.show(|stage| {
+        let mut prober = Prober::start(&stage.site.outside, targets(Size::Full, Opened::No)?)?;
+        let before = stage.snapshot(Depth::Full)?;
+        stage.adopt()?;
+        let plan = stage.mesh_says("release --dry-run", 0, &["fleet-agent.service"])?;
+        ensure!(stage.mode()? == "adopted", "the dry run changed the mode:\n{}", plan.out);
+        stage.mesh_says("release", 0, &[])?;
+        ensure!(stage.mode()? == "unmanaged", "the mode is {}", stage.mode()?);
+        same_as(stage, &before, Depth::Full)?;
+        stage.control_is_on(&before)?;
+        let mut run = prober.report()?;
+        // Open while adopted, and so it must be.
+        run.targets.retain(|label, _| !label.contains("/9443") && !label.contains("/9444"));
+        figure("adopt and release", &run);
+        ensure!(run.failures() == 0 && run.restarted().is_empty(), "{}", run.failed().join("\n"));
+        ensure!(run.streams.broken + run.streams.wrong == 0, "{run}");
+        std::thread::sleep(Duration::from_secs(2));
+        prober.report()?;
+        std::thread::sleep(Duration::from_secs(6));
+        let shut = prober.report()?;
+        ensure!(shut.failures() == 0, "after the release:\n{}", shut.failed().join("\n"));
+        Ok(())
+    })
+}
+
+fn release_after_reboot_leaves_no_trace(bed: &Bed, suite: Suite) -> Result<()> {
+    Stage::new(bed, suite, Size::Small, "release-boot")?.show(|stage| {
+        // A boot writes files of its own: the comparison begins after one.
+        stage.site.reboot()?;
+        let before = stage.snapshot(Depth::Full)?;
+        stage.adopt()?;
+        stage.site.reboot()?;
+        stage.control_is_off()?;
+        stage.mesh_says("release", 0, &[])?;
+        let after = stage.snapshot(Depth::Full)?;
+        // Another boot: every process is another; files, unit files and ruleset are the same.
+        let differences = comparable(&before).differences(&comparable(&after), |part, _| part == "units");
+        figure("differences", differences.len());
+        ensure!(differences.is_empty(), "{}", differences.join("\n"));
+        stage.control_is_on(&before)
+    })
+}
+
+fn mode_file_deleted_by_hand(bed: &Bed, suite: Suite) -> Result<()> {
+    Stage::new(bed, suite, Size::Small, "by-hand")?.show(|stage| {
+        let before = stage.snapshot(Depth::Quick)?;
+        stage.adopt()?;
+        let adopted = stage.snapshot(Depth::Quick)?;
+        let masked = adopted.part("unit-files").values().filter(|s| s.starts_with("masked")).count();
+        figure("unit files masked while adopted", masked);
+        ensure!(masked >= control::SYSTEM_UNITS.len(), "only {masked} are masked");
+        stage.run("rm /etc/mesh/mode")?;
+        stage.reload()?;
+        let after = stage.snapshot(Depth::Quick)?;
+        let tree = |s: &Snapshot| Snapshot { parts: [("unit-files", s.part("unit-files"))].into() };
+        let differences = tree(&before).differences(&tree(&after), |_, _| false);
+        figure("unit files that differ", differences.len());
+        ensure!(differences.is_empty(), "{}", differences.join("\n"));
+        // What runs on is said, with how to stop it.
+        stage.mesh_says("status", 0, &["unmanaged"])?;
+        // And it starts as ever.
+        stage.run(&format!(
+            "systemctl start fleet-agent.service fleet-policy.timer; systemctl --user -M {}@ start fleet-sync.service",
+            control::USER
+        ))?;
+        let moving = stage.still_moving(Duration::from_secs(7))?;
+        ensure!(moving.iter().any(|m| m == control::COUNTS[0]), "the control does not start again: {moving:?}");
+        Ok(())
+    })
+}
