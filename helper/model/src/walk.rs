@@ -285,7 +285,11 @@ pub(crate) fn port(walk: &mut Walk<'_>, key: &str, item: &Item) -> Option<u16> {
             Ok(p) if p > 0 => Some(p),
             _ => {
                 let shown = walk.doc.text(item.at);
-                walk.fault(item.at, format!("{key} is {shown}, which is not a port"), "a port is a number from 1 to 65535");
+                walk.fault(
+                    item.at,
+                    format!("{key} is {shown}, which is not a port"),
+                    "a port is a number from 1 to 65535",
+                );
                 None
             }
         },

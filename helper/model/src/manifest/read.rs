@@ -9,7 +9,7 @@ use crate::document::{At, Item, Source, Table, Value, clip, merge};
 use crate::flow::PortProtocol;
 use crate::nearest::nearest;
 use crate::node::FoundationPort;
-use crate::walk::{Placed, Section, Walk, Wrong, port, before, taken, twice};
+use crate::walk::{Placed, Section, Walk, Wrong, before, port, taken, twice};
 use crate::words;
 use ipnet::IpNet;
 use std::collections::BTreeMap;

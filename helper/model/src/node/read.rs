@@ -9,7 +9,7 @@ use crate::document::{At, Document, Item, Table, Value, clip};
 use crate::flow::{Flow, PortProtocol};
 use crate::manifest::{FOUNDATION_MODULES, ModuleName, read_files};
 use crate::unit::UnitName;
-use crate::walk::{Placed, Section, Walk, Wrong, port, before, taken, twice};
+use crate::walk::{Placed, Section, Walk, Wrong, before, port, taken, twice};
 use crate::words;
 use ipnet::IpNet;
 use std::collections::BTreeMap;
