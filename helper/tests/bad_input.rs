@@ -3,6 +3,8 @@
 //! A case is a folder under `model/tests/bad` that is copied to `/etc/mesh`; `expected` says what must come out.
 //! `MESH_BLESS=1 cargo test` writes it anew, to be read before it is committed.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use mesh::adapters::config;
 use mesh::layout::Layout;
 use mesh_model::diagnostic::{Diagnostic, Diagnostics};

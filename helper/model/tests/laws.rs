@@ -1,5 +1,7 @@
 //! Laws of the formats, on generated input: no reader panics, faults have places, what is rendered is read back.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use mesh_model::catalogue::{Catalogue, check};
 use mesh_model::diagnostic::Diagnostics;
 use mesh_model::document::{Document, Source, merge};

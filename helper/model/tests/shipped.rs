@@ -1,5 +1,7 @@
 //! What is shipped is valid: the example and every manifest of the catalogue, also all of them on one node.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use mesh_model::catalogue::{Catalogue, check};
 use mesh_model::document::{Source, merge};
 use mesh_model::manifest::{self, ModuleName};

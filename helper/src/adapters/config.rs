@@ -277,8 +277,17 @@ fn stat(layout: &Layout, dir: &str, name: &str) -> anyhow::Result<Option<Listed>
         Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
     };
     let masks = if link.is_symlink() {
-        // A link is judged by its text: below --root, /dev/null need not exist.
-        std::fs::read_link(&path)? == Path::new("/dev/null") || std::fs::metadata(&path).is_ok_and(|m| m.len() == 0)
+        // Judged by its text first: below --root, /dev/null need not exist.
+        if std::fs::read_link(&path)? == Path::new("/dev/null") {
+            true
+        } else {
+            match std::fs::metadata(&path) {
+                Ok(m) => m.is_file() && m.len() == 0,
+                // A link to nothing is as no file, for the generator too.
+                Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(e).with_context(|| format!("reading {}", path.display())),
+            }
+        }
     } else {
         link.is_file() && link.len() == 0
     };
@@ -326,7 +335,7 @@ fn read(layout: &Layout, chosen: &Chosen, folder: &str, faults: &mut Vec<Diagnos
     }
     let content = match bytes(&layout.under(&file.path)) {
         Ok(Some(content)) => content,
-        // A link to nothing says nothing, and that was hardly meant.
+        // It was there a moment ago.
         Ok(None) => return Err(unreadable(&file.path, &ErrorKind::NotFound.into()).into()),
         Err(e) => return Err(unreadable(&file.path, &e).into()),
     };
@@ -384,6 +393,7 @@ mod tests {
                 ],
                 Some("a"),
             ),
+            (vec![usr, ("/etc/mesh/node.toml", "-> nowhere")], Some("a")),
             // Drop-ins are in force where the main file is masked, or missing.
             (vec![("/etc/mesh/node.toml", ""), ("/run/mesh/node.toml.d/x.toml", NODE_TEXT)], Some("a")),
             (vec![("/run/mesh/node.toml.d/x.toml", NODE_TEXT), ("/run/mesh/node.toml.d/x.conf", "{")], Some("a")),
@@ -399,7 +409,7 @@ mod tests {
         let bad = ("/usr/lib/mesh/catalogue/bad.toml", "schema = 1\nsumary = \"x\"\n");
         let (_dir, layout) = tree(&[("/etc/mesh/node.toml", NODE_TEXT), bad]);
         let loaded = load(&layout).unwrap().unwrap();
-        assert_eq!(loaded.unassigned_faults[0].line, 1);
+        assert_eq!(loaded.unassigned_faults[0].line, 2);
         assert_eq!(loaded.unassigned_faults[0].file, "/usr/lib/mesh/catalogue/bad.toml");
 
         let assigned = format!("{NODE_TEXT}modules = [\"bad\", \"bat\"]\n");

@@ -67,7 +67,7 @@ fn refuse_existing(layout: &Layout) -> Result<(), Failure> {
             let path = format!("{dir}/{NODE}");
             return Err(Failure::refused(format!("{path} exists"))
                 .at(path.as_str())
-                .remedy(format!("edit it, or move it away and run mesh init again; mesh cat-config shows it")));
+                .remedy("edit it, or move it away and run mesh init again; mesh cat-config shows it"));
         }
     }
     Ok(())

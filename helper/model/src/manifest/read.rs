@@ -308,7 +308,7 @@ fn validator(walk: &mut Walk<'_>, s: &Section<'_>) -> Option<Vec<String>> {
     Some(vector)
 }
 
-fn run<'d>(walk: &mut Walk<'_>, table: &'d Table, at: At) -> Option<Run> {
+fn run(walk: &mut Walk<'_>, table: &Table, at: At) -> Option<Run> {
     const KINDS: [&str; 3] = ["exec", "unit", "image"];
     let known: &[&str] = &["exec", "unit", "image", "user", "type", "state_directory", "environment", "volumes"];
     let s = walk.section(table, at, "[run]", known);
@@ -452,7 +452,7 @@ fn volume(text: &str) -> Result<String, Wrong> {
     }
 }
 
-fn replaces<'d>(walk: &mut Walk<'_>, table: &'d Table, at: At) -> Replaces {
+fn replaces(walk: &mut Walk<'_>, table: &Table, at: At) -> Replaces {
     let s = walk.section(table, at, "[replaces]", &["container", "unit", "data"]);
     let container = s.parsed(walk, "container", |t| {
         let good = t.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric())
@@ -471,7 +471,7 @@ fn replaces<'d>(walk: &mut Walk<'_>, table: &'d Table, at: At) -> Replaces {
     Replaces { container, unit, data }
 }
 
-fn health<'d>(walk: &mut Walk<'_>, table: &'d Table, at: At, ports: &[PortDeclaration]) -> Option<Health> {
+fn health(walk: &mut Walk<'_>, table: &Table, at: At, ports: &[PortDeclaration]) -> Option<Health> {
     let known: &[&str] = &["tcp", "http", "exec"];
     let s = walk.section(table, at, "[health]", known);
     let given: Vec<&&str> = known.iter().filter(|k| s.has(k)).collect();

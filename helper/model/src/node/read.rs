@@ -143,10 +143,10 @@ fn foundation(
     (all, control_at)
 }
 
-fn foundation_module<'d>(
+fn foundation_module(
     walk: &mut Walk<'_>,
     module: &str,
-    ports: &'d Table,
+    ports: &Table,
     at: At,
     role: Option<Role>,
     given: &mut BTreeMap<FoundationPort, (Endpoint, At)>,
@@ -206,7 +206,7 @@ fn host(text: &str) -> Result<String, Wrong> {
     ))
 }
 
-fn overlay<'d>(walk: &mut Walk<'_>, table: &'d Table, at: At, me: Option<&str>) -> Option<Overlay> {
+fn overlay(walk: &mut Walk<'_>, table: &Table, at: At, me: Option<&str>) -> Option<Overlay> {
     let section = walk.section(table, at, "[overlay]", &["address", "interface", "peers"]);
     let address = section.required(walk, "address", "\"10.88.0.1/16\"").and_then(|(text, at)| {
         let parsed = match text.parse::<IpNet>() {
@@ -307,7 +307,7 @@ fn endpoint_text(text: &str) -> Result<String, Wrong> {
     if port_good && host_good { Ok(text.to_string()) } else { Err(bad()) }
 }
 
-fn predecessor<'d>(walk: &mut Walk<'_>, table: &'d Table, at: At) -> Predecessor {
+fn predecessor(walk: &mut Walk<'_>, table: &Table, at: At) -> Predecessor {
     let known: &[&str] = &["units", "user", "files", "keep-dependents", "cron", "processes", "firewall"];
     let section = walk.section(table, at, "[predecessor]", known);
     let units = control_units(walk, &section);
