@@ -11,6 +11,7 @@ use anyhow::{Result, ensure};
 use std::time::Duration;
 
 pub(super) const CASES: &[Scenario] = &[
+    Scenario { name: "untouched_machine_compares_as_the_same", run: untouched },
     Scenario { name: "release_leaves_no_trace", run: release_leaves_no_trace },
     Scenario { name: "release_after_reboot_leaves_no_trace", run: release_after_reboot_leaves_no_trace },
     Scenario { name: "mode_file_deleted_by_hand", run: mode_file_deleted_by_hand },
@@ -27,6 +28,21 @@ pub fn same_as(stage: &mut Stage, before: &Snapshot, depth: Depth) -> Result<()>
     figure("differences", differences.len());
     ensure!(differences.is_empty(), "{}", differences.join("\n"));
     Ok(())
+}
+
+/// The control of every comparison: a machine that nobody touches does not differ, and one that somebody did does.
+fn untouched(bed: &Bed, suite: Suite) -> Result<()> {
+    Stage::new(bed, suite, Size::Full, "untouched")?.show(|stage| {
+        let before = stage.snapshot(Depth::Full)?;
+        std::thread::sleep(Duration::from_secs(8));
+        same_as(stage, &before, Depth::Full)?;
+        stage.run("chmod g+w /etc/apps/edge-tls.env; nft add rule inet filter input tcp dport 1 drop; systemctl restart resolver")?;
+        let differences = comparable(&before).differences(&comparable(&stage.snapshot(Depth::Quick)?), |_, _| false);
+        ensure!(differences.len() >= 2, "a restart and a rule are not seen: {differences:?}");
+        let differences = comparable(&before).differences(&comparable(&stage.snapshot(Depth::Full)?), |p, _| p != "files");
+        ensure!(differences.len() == 1 && differences[0].contains("edge-tls.env"), "{}", differences.join("\n"));
+        Ok(())
+    })
 }
 
 fn release_leaves_no_trace(bed: &Bed, suite: Suite) -> Result<()> {
