@@ -176,3 +176,82 @@ fn human(loaded: &Loaded, what: Option<&str>) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mesh_model::document::{Source, merge};
+
+    /// A node of two layers and two modules, one with a secret.
+    fn machine() -> (tempfile::TempDir, Layout) {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        for (path, text) in [
+            ("/usr/lib/mesh/node.toml", "schema = 1\nname = \"vendor\"\nrole = \"control\"\n"),
+            ("/etc/mesh/node.toml", "schema = 1\nname = \"alpha\"\nrole = \"control\"\nmodules = [\"web\"]\n"),
+            (
+                "/etc/mesh/node.toml.d/50-key.toml",
+                "[foundation]\nstore.sql = 5433\n[[file]]\npath = \"/etc/key\"\nmode = \"0600\"\nsecret = true\n\
+                 content = \"\"\"\nhush-1\nhush-2\n\"\"\"\n",
+            ),
+            (
+                "/usr/lib/mesh/catalogue/web.toml",
+                "schema = 1\nsummary = \"Web\"\n[[file]]\npath = \"/etc/web\"\nmode = \"0600\"\nsecret = true\ncontent = \"hush-3\"\n",
+            ),
+            ("/usr/lib/mesh/catalogue/odd.toml", "schema = 1\nsumary = \"Odd\"\n"),
+        ] {
+            let path = layout.under(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        (dir, layout)
+    }
+
+    #[test]
+    fn it_says_where_each_key_is_from_and_tells_no_secret() {
+        let (_dir, layout) = machine();
+        refuse_faults(&layout).unwrap();
+        let loaded = config::load(&layout).unwrap().unwrap();
+        let shown = anstream::adapter::strip_str(&human(&loaded, None)).to_string();
+        for want in [
+            "# /etc/mesh/node.toml (overrides /usr/lib/mesh/node.toml)\n",
+            "foundation.store.sql = 5433 # from /etc/mesh/node.toml.d/50-key.toml:2\n",
+            "name = \"alpha\" # from /etc/mesh/node.toml:2\n",
+            "content = \"********\" # from /etc/mesh/node.toml.d/50-key.toml:7\n",
+            "# foundation.registry.http = 5000\n",
+            "# /usr/lib/mesh/catalogue/web.toml (module web, assigned)\n",
+            "/usr/lib/mesh/catalogue/odd.toml:2:1: unknown key \"sumary\"; did you mean summary?",
+        ] {
+            assert!(shown.contains(want), "no {want:?} in\n{shown}");
+        }
+        let json = serde_json::to_string(&body(&loaded, None)).unwrap();
+        assert!(json.contains(r#"{"key":"foundation.store.sql","value":"5433","file":"/etc/mesh/node.toml.d/50-key.toml","line":2,"column":7}"#), "{json}");
+        assert!(!shown.contains("hush") && !json.contains("hush"), "{shown}\n{json}");
+        // What is shown as merged is the node again.
+        let merged = view::render(&loaded.document).replace("\"********\"", "\"\\nhush-1\\nhush-2\\n\"");
+        let doc =
+            merge(vec![Source { file: "/m".into(), text: merged.clone() }]).unwrap_or_else(|e| panic!("{e}\n{merged}"));
+        let again = node::read(&doc).unwrap();
+        assert_eq!((again.name, again.foundation, again.modules), {
+            let n = loaded.node.clone();
+            (n.name, n.foundation, n.modules)
+        });
+        // One module alone, without the node.
+        let web = human(&loaded, Some("web"));
+        assert!(web.contains("catalogue/web.toml") && !web.contains("merged"), "{web}");
+    }
+
+    #[test]
+    fn a_fault_ends_it_with_exit_code_78_and_an_unknown_name_with_2() {
+        let (_dir, layout) = machine();
+        let ctx = Context { layout: layout.clone(), json: false };
+        let e = run(&ctx, &cli::CatConfig { what: Some("wbe".into()) }).unwrap_err();
+        let f = e.downcast_ref::<Failure>().unwrap();
+        assert_eq!((f.kind.exit_code(), f.remedy.as_deref()), (2, Some("did you mean web?")));
+        std::fs::write(layout.state(), "schema = 1\nx = 1\n").unwrap();
+        let e = run(&ctx, &cli::CatConfig { what: None }).unwrap_err();
+        let faults = e.chain().find_map(|c| c.downcast_ref::<Diagnostics>()).unwrap();
+        assert_eq!(Failure::from(faults.clone()).kind.exit_code(), 78);
+        assert!(check(&ctx).is_err());
+    }
+}
