@@ -45,5 +45,6 @@ fn main() -> ExitCode {
         }
     }
     log::say(&lines, environment.kernel_log());
-    ExitCode::SUCCESS
+    // Not by returning: giving back piece by piece what the kernel takes back whole is a tenth of the time.
+    std::process::exit(0)
 }

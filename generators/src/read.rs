@@ -12,9 +12,11 @@ use mesh_model::mode::Mode;
 use mesh_model::node::{self, Node};
 use mesh_model::state::State;
 use mesh_model::unit::Scope;
-use rustix::fs::{AtFlags, FileType, OFlags, fstat, open, statat};
+use rustix::fs::{AtFlags, OFlags, openat, statat};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// Where configuration lies; the first that has a file of a name wins (UAPI configuration files specification).
 const LAYERS: [&str; 3] = ["/etc/mesh", "/run/mesh", "/usr/lib/mesh"];
@@ -104,23 +106,14 @@ fn modules(environment: &Environment, node: &Node, state: &State) -> Result<Vec<
     let mut faults = Vec::new();
     let mut manifests = Vec::with_capacity(node.modules.len());
     let mut files: BTreeMap<ModuleName, String> = BTreeMap::new();
-    let layers: Vec<String> =
-        LAYERS.iter().map(|l| format!("{l}/catalogue")).filter(|l| exists(environment, l)).collect();
+    let layers: Vec<(&str, OwnedFd)> =
+        LAYERS.iter().filter_map(|l| Some((*l, catalogue_folder(environment, l)?))).collect();
     for name in &node.modules {
-        let found = layers
-            .iter()
-            .map(|layer| source(environment, &format!("{layer}/{name}.toml")))
-            .find(|s| !matches!(s, Ok(None)));
-        let manifest = match found {
-            None => continue,
-            Some(Err(e)) => Err(e),
-            Some(Ok(None)) => continue,
-            Some(Ok(Some(source))) if source.text.is_empty() => continue,
-            Some(Ok(Some(source))) => {
-                files.insert(name.clone(), source.file.clone());
-                manifest::read(name.clone(), source)
-            }
-        };
+        let Some(source) = manifest_source(&layers, name).transpose() else { continue };
+        let manifest = source.and_then(|source| {
+            files.insert(name.clone(), source.file.clone());
+            manifest::read(name.clone(), source)
+        });
         match manifest {
             Ok(manifest) => manifests.push(manifest),
             Err(Diagnostics(more)) => faults.extend(more),
@@ -136,6 +129,23 @@ fn modules(environment: &Environment, node: &Node, state: &State) -> Result<Vec<
     Ok(running.map(|(name, manifest)| (manifest, files.remove(&name).unwrap_or_default())).collect())
 }
 
+fn catalogue_folder(environment: &Environment, layer: &str) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(rustix::fs::CWD, environment.under(layer).join("catalogue"), flags, rustix::fs::Mode::empty()).ok()
+}
+
+/// The first of the layers that has the name; an empty file masks it in those below.
+fn manifest_source(layers: &[(&str, OwnedFd)], name: &ModuleName) -> Result<Option<Source>, Diagnostics> {
+    let file = format!("{name}.toml");
+    for (layer, folder) in layers {
+        let shown = format!("{layer}/catalogue/{file}");
+        if let Some(bytes) = bytes_at(folder.as_fd(), Path::new(&file), &shown)? {
+            return if bytes.is_empty() { Ok(None) } else { Source::from_bytes(shown, bytes).map(Some) };
+        }
+    }
+    Ok(None)
+}
+
 fn fault(file: &str, value: String, what: &str, remedy: &str) -> Diagnostics {
     let (what, remedy) = (what.to_string(), remedy.to_string());
     Diagnostics(vec![Diagnostic { file: file.into(), line: 1, column: 1, value, what, remedy }])
@@ -149,37 +159,38 @@ fn source(environment: &Environment, path: &str) -> Result<Option<Source>, Diagn
     bytes(environment, path)?.map(|bytes| Source::from_bytes(path, bytes)).transpose()
 }
 
-/// A whole file; `None` where there is none. A link to `/dev/null` is as an empty file.
+/// A whole file; `None` where there is none. What a link to `/dev/null` leads to reads as an empty file.
 fn bytes(environment: &Environment, path: &str) -> Result<Option<Vec<u8>>, Diagnostics> {
+    bytes_at(rustix::fs::CWD, &environment.under(path), path)
+}
+
+/// The same below a folder; `shown` is the path for people.
+fn bytes_at(folder: BorrowedFd<'_>, path: &Path, shown: &str) -> Result<Option<Vec<u8>>, Diagnostics> {
+    /// Nothing that the mesh reads at boot is as long.
+    const LONGEST: usize = 1 << 24;
     let cannot =
-        |e: Errno| fault(path, String::new(), &format!("it cannot be read: {e}"), "make it a file that all may read");
+        |e: Errno| fault(shown, String::new(), &format!("it cannot be read: {e}"), "make it a file that all may read");
     // Not blocking: what is expected to be a file may be a FIFO.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match open(environment.under(path), flags, rustix::fs::Mode::empty()) {
+    let file = match openat(folder, path, flags, rustix::fs::Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(e) => return Err(cannot(e)),
     };
-    let stat = fstat(&file).map_err(cannot)?;
-    let size = match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => usize::try_from(stat.st_size).unwrap_or(0).min(1 << 25),
-        FileType::CharacterDevice if is_null(stat.st_rdev) => return Ok(Some(Vec::new())),
-        _ => return Err(fault(path, String::new(), "it is not a file", "put a file with text there")),
-    };
-    let mut content = vec![0; size];
-    let mut end = 0;
-    while end < size {
-        match rustix::io::read(&file, &mut content[end..]).map_err(cannot)? {
-            0 => break,
-            n => end += n,
+    // A short read is the end of a file: most are read with one call, and their size is not asked for.
+    let mut piece = [0; 8192];
+    let mut content = Vec::new();
+    loop {
+        let length = rustix::io::read(&file, &mut piece).map_err(cannot)?;
+        content.extend_from_slice(&piece[..length]);
+        if length < piece.len() {
+            return Ok(Some(content));
+        }
+        if content.len() > LONGEST {
+            let what = format!("it is longer than {LONGEST} bytes");
+            return Err(fault(shown, String::new(), &what, "keep large contents in templates"));
         }
     }
-    content.truncate(end);
-    Ok(Some(content))
-}
-
-fn is_null(device: u64) -> bool {
-    (rustix::fs::major(device), rustix::fs::minor(device)) == (1, 3)
 }
 
 /// The names in a drop-in folder; none where there is no folder.
