@@ -178,7 +178,7 @@ fn bytes_at(folder: BorrowedFd<'_>, path: &Path, shown: &str) -> Result<Option<V
         Err(e) => return Err(cannot(e)),
     };
     // A short read is the end of a file: most are read with one call, and their size is not asked for.
-    let mut piece = [0; 8192];
+    let mut piece = [0; 4096];
     let mut content = Vec::new();
     loop {
         let length = rustix::io::read(&file, &mut piece).map_err(cannot)?;
