@@ -135,7 +135,9 @@ fn node_target(tree: &mut UnitTree, managed: &Managed) {
     tree.want("multi-user.target", NODE);
     tree.want_shipped(NODE, "mesh-firewall.service");
     tree.want_shipped(NODE, "mesh-watch.socket");
-    // Whatever else is booted into: where there is a network, the openings precede it.
+    // Whatever is booted into: where something brings a network up, the openings precede it. Both targets are passive and
+    // in use only at boot, so that a machine that runs has no other units active than before.
+    tree.want_shipped("network.target", "network-pre.target");
     tree.want_shipped("network-pre.target", "mesh-firewall.service");
     for entry in &managed.node.predecessor.cron {
         cron_mount(tree, entry);

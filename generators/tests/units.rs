@@ -123,7 +123,7 @@ fn verify_would_find_a_fault_and_a_cycle() {
     let output = analyze(&["--man=no", "--recursive-errors=no", "verify"], root.path(), &["mesh-watch.service".into()]);
     assert!(!output.status.success());
     let root = machine();
-    let loops = "[Unit]\nDefaultDependencies=no\nAfter=network-pre.target\n";
+    let loops = "[Unit]\nDefaultDependencies=no\nWants=network-pre.target\nAfter=network-pre.target\n";
     write(root.path(), "etc/systemd/system/mesh-firewall.service.d/loop.conf", loops);
     let output = analyze(&["--man=no", "verify"], root.path(), &["mesh-firewall.service".into()]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("cycle"), "{output:?}");
