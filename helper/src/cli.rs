@@ -28,7 +28,7 @@ pub enum Verb {
     /// Show the node at a glance: mode, control, openings, custody. Read-only, readable by anybody.
     Status,
     /// Adopt this machine: custody, openings, control stopped, mode recorded. Changes something.
-    Adopt(Change),
+    Adopt(Adopt),
     /// Undo the adoption: openings closed, control started again, everything as it was found. Changes something.
     Release(Change),
     /// Show what is in custody. Read-only.
@@ -70,6 +70,14 @@ pub struct Change {
     /// Print the plan that would be applied, and change nothing.
     #[arg(long)]
     pub dry_run: bool,
+}
+
+/// Options of `adopt`.
+#[derive(Debug, Args)]
+pub struct Adopt {
+    /// What changes and what does not.
+    #[command(flatten)]
+    pub change: Change,
     /// On a control-node, adopt without opening or checking the foundation's ports.
     #[arg(long)]
     pub without_foundation: bool,

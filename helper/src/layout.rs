@@ -54,6 +54,11 @@ impl Layout {
         self.under("/etc/mesh/openings.json")
     }
 
+    /// What covers cron files while adopted, 0700.
+    pub fn cron(&self) -> PathBuf {
+        self.under("/etc/mesh/cron")
+    }
+
     /// The mesh's memory: ledger and custody, 0700.
     pub fn var(&self) -> PathBuf {
         self.under("/var/lib/mesh")

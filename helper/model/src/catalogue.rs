@@ -30,6 +30,11 @@ impl Catalogue {
     pub fn get(&self, name: &ModuleName) -> Option<&Manifest> {
         self.manifests.get(name)
     }
+
+    /// Every manifest, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Manifest> {
+        self.manifests.values()
+    }
 }
 
 /// Who claims a path or a port.

@@ -91,6 +91,30 @@ pub fn escape_path(path: &str) -> String {
     out
 }
 
+/// The path that [`escape_path`] made `escaped` of, absolute.
+pub fn unescape_path(escaped: &str) -> String {
+    if escaped == "-" {
+        return "/".into();
+    }
+    let mut out = vec![b'/'];
+    let bytes = escaped.as_bytes();
+    let mut i = 0;
+    while i < bytes.len() {
+        let hex = escaped.get(i + 2..i + 4).filter(|_| bytes[i..].starts_with(b"\\x"));
+        match (bytes[i], hex.and_then(|h| u8::from_str_radix(h, 16).ok())) {
+            (_, Some(byte)) => {
+                out.push(byte);
+                i += 4;
+                continue;
+            }
+            (b'-', None) => out.push(b'/'),
+            (byte, None) => out.push(byte),
+        }
+        i += 1;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 /// Whose manager a unit belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -130,5 +154,8 @@ mod tests {
         assert_eq!(escape_path("/etc/cron.d/fleet-x"), "etc-cron.d-fleet\\x2dx");
         assert_eq!(escape_path("/"), "-");
         assert_eq!(escape_path("//.a//b"), "\\x2ea-b");
+        for path in ["/etc/cron.d/fleet-x", "/", "/.a/b", "/var/spool/cron/crontabs/fl\u{e4}t"] {
+            assert_eq!(unescape_path(&escape_path(path)), path);
+        }
     }
 }

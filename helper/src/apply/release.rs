@@ -1,1 +1,32 @@
-//! .
+//! Undoing an adoption on purpose: the same undo as a failed adoption's, with its own record.
+
+use super::undo::{self, Jobs};
+use super::{Doing, pending};
+use crate::plan::release::Undo;
+use mesh_model::event::Event;
+use mesh_model::failure::{Failure, Kind};
+use mesh_model::pending::PendingVerb;
+
+/// Releases. A cut in the middle is finished by `mesh recover`, never undone.
+pub fn apply(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<()> {
+    let seq = doing.recorder.event(&Event::ReleaseBegun { plan: what.plan.digest()? })?;
+    pending::begin(doing, PendingVerb::Release, seq, what)?;
+    finish(doing, what, jobs)
+}
+
+/// The rest of a release that was begun.
+pub fn finish(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<()> {
+    let faults = undo::undo(doing, what, jobs);
+    if !faults.is_empty() {
+        return Err(Failure::new(Kind::Failed, format!("the release is not whole: {}", faults.join("; ")))
+            .remedy("mend what is named and run mesh recover")
+            .into());
+    }
+    doing.recorder.event(&Event::Released)?;
+    pending::clear(&doing.layout)?;
+    // Removing the pending file moved the folder's time once more.
+    if let Some(ns) = what.etc_mtime_ns {
+        undo::set_mtime(&doing.layout, ns)?;
+    }
+    Ok(())
+}

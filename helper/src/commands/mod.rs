@@ -2,6 +2,7 @@
 
 pub mod adopt;
 pub mod cat_config;
+pub mod check_config;
 pub mod completions;
 pub mod custody;
 pub mod init;
@@ -13,7 +14,16 @@ pub mod release;
 pub mod status;
 pub mod user_manager;
 
+use crate::adapters::config;
+use crate::adapters::lock::{Lock, Wait};
+use crate::apply::Doing;
 use crate::layout::Layout;
+use crate::probe::machine;
+use crate::record::audit::Recorder;
+use crate::show::json::Head;
+use crate::show::progress::Progress;
+use mesh_model::failure::{Failure, Kind};
+use std::time::Duration;
 
 /// What every verb is given.
 #[derive(Debug, Clone)]
@@ -22,4 +32,52 @@ pub struct Context {
     pub layout: Layout,
     /// Whether one JSON document is asked for.
     pub json: bool,
+}
+
+impl Context {
+    /// What heads a document: the node's name and the mode, as far as they can be read.
+    pub fn head(&self) -> Head {
+        let mode = match config::read_mode(&self.layout) {
+            Ok(m) => m.word().to_string(),
+            Err(_) => "invalid".to_string(),
+        };
+        let node = match config::load(&self.layout) {
+            Ok(Some(l)) => l.node.name,
+            Ok(None) | Err(_) => machine::host_name(),
+        };
+        Head { node, mode }
+    }
+
+    /// Refuses where a verb cannot work: on files of another machine, or without root.
+    pub fn need_machine_and_root(&self, verb: &str) -> anyhow::Result<()> {
+        if !self.layout.is_machine() {
+            return Err(Failure::new(
+                Kind::Usage,
+                format!("mesh {verb} works on the running machine, not on files under --root"),
+            )
+            .into());
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::new(Kind::NoPermission, format!("mesh {verb} needs root"))
+                .remedy(format!("run it as root, for example: sudo mesh {verb}"))
+                .into());
+        }
+        Ok(())
+    }
+}
+
+/// How long a verb waits for another one to finish: a watcher's pass takes well under a second.
+const LOCK_TIME: Duration = Duration::from_secs(5);
+
+/// Takes the lock for a verb.
+pub fn lock(ctx: &Context, verb: &str) -> anyhow::Result<Lock> {
+    Lock::take(&ctx.layout, verb, Wait::AtMost(LOCK_TIME))
+}
+
+impl<'l> Doing<'l> {
+    /// Opens the record, under the lock.
+    pub fn begin(ctx: &Context, lock: &'l Lock) -> anyhow::Result<Doing<'l>> {
+        let recorder = Recorder::new(&ctx.layout, lock, &ctx.head().node)?;
+        Ok(Doing { layout: ctx.layout.clone(), lock, recorder, progress: Progress::new() })
+    }
 }

@@ -10,6 +10,7 @@ use mesh_model::node::{CronEntry, Node, Role};
 use mesh_model::opening::Opening;
 use mesh_model::unit::{Scope, UnitName, escape_path};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What probe found of one control unit.
@@ -47,6 +48,8 @@ pub struct EndProcess {
     pub start_ticks: u64,
     /// Its executable.
     pub executable: String,
+    /// Its user.
+    pub uid: u32,
 }
 
 /// Everything the plan is made of.
@@ -343,6 +346,12 @@ impl AdoptPlan {
                 Scope::System => None,
             })
             .collect()
+    }
+
+    /// SHA-256 of the plan as JSON, in hex: what the record names it by.
+    pub fn digest(&self) -> anyhow::Result<String> {
+        let bytes = serde_json::to_vec(self)?;
+        Ok(Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect())
     }
 
     /// What is done, one line a step, for people.

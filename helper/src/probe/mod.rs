@@ -1,5 +1,6 @@
 //! Reading the machine into values.
 
+pub mod init;
 pub mod listeners;
 pub mod machine;
 pub mod units;

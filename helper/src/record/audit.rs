@@ -73,8 +73,8 @@ impl<'l> Recorder<'l> {
     }
 
     /// Writes one event down. Once this returns, the ledger has it on disk (or its absence was said). An error is
-    /// the ledger's; the journal's are said on stderr.
-    pub fn event(&mut self, event: &Event) -> anyhow::Result<()> {
+    /// the ledger's; the journal's are said on stderr. Returns the event's number in the ledger, where there is one.
+    pub fn event(&mut self, event: &Event) -> anyhow::Result<Option<u64>> {
         let (kind, subject) = (event.kind(), event.subject());
         let seq = match &mut self.ledger {
             None => None,
@@ -85,7 +85,7 @@ impl<'l> Recorder<'l> {
             }
         };
         self.to_journal(&kind, &subject, &event.text(), &event.fields(), seq);
-        Ok(())
+        Ok(seq)
     }
 
     /// The `seq` of the ledger's last entry (0 before the first), or none without a ledger.

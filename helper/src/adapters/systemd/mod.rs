@@ -4,6 +4,8 @@
 //! matter; anybody else over the system bus. One request, one reply: the same values go over D-Bus here or as JSON
 //! to the process that runs as the user.
 
+mod private;
+
 use anyhow::{Context as _, bail};
 use mesh_model::closure::{Graph, Hold, Known};
 use mesh_model::unit::{Scope, UnitName};
@@ -36,6 +38,8 @@ pub enum Request {
     },
     /// Start, and wait until the job is done.
     Start(UnitName),
+    /// Queue a start and do not wait.
+    Queue(UnitName),
     /// Forget that a unit failed.
     ResetFailed(UnitName),
     /// Read all units again (runs the generators).
@@ -121,9 +125,10 @@ impl Manager {
 
     /// The manager behind a private socket.
     fn private(socket: &str) -> anyhow::Result<Manager> {
-        let bus = zbus::blocking::connection::Builder::address(format!("unix:path={socket}").as_str())
-            .and_then(|b| b.p2p().build())
-            .with_context(|| format!("connecting to the manager at {socket}"))?;
+        let bus = zbus::blocking::connection::Builder::unix_stream(private::connect(socket)?)
+            .p2p()
+            .build()
+            .with_context(|| format!("speaking to the manager at {socket}"))?;
         Ok(Manager { bus, destination: None })
     }
 
@@ -264,6 +269,10 @@ impl Manager {
                 }
                 Reply::Done
             }
+            Request::Queue(unit) => {
+                self.manager("StartUnit", &(unit.as_str(), "replace")).with_context(|| format!("queueing {unit}"))?;
+                Reply::Done
+            }
             Request::ResetFailed(unit) => {
                 if self.state(unit)?.active == "failed" {
                     self.manager("ResetFailedUnit", &unit.as_str())?;
@@ -323,7 +332,9 @@ pub fn ask(scope: &Scope, request: &Request) -> anyhow::Result<Reply> {
                 return Ok(match request {
                     Request::States(_) | Request::Loaded(_) => Reply::Units(Vec::new()),
                     Request::Dependents(_) => Reply::Graph(Graph::new()),
-                    Request::Start(unit) => bail!("user {name} has no running manager to start {unit} in"),
+                    Request::Start(unit) | Request::Queue(unit) => {
+                        bail!("user {name} has no running manager to start {unit} in")
+                    }
                     Request::Stop { .. } | Request::ResetFailed(_) | Request::Reload => Reply::Done,
                 });
             }
@@ -406,6 +417,11 @@ pub fn dependents(scope: &Scope, units: &[UnitName]) -> anyhow::Result<Graph> {
         Reply::Graph(g) => Ok(g),
         other => bail!("unexpected reply {other:?}"),
     }
+}
+
+/// Whether this very process is the main process of a unit (`SYSTEMD_EXEC_PID`, systemd.exec(5)).
+pub fn runs_as_unit() -> bool {
+    std::env::var("SYSTEMD_EXEC_PID").is_ok_and(|pid| pid == std::process::id().to_string())
 }
 
 /// Asks for something that is done or fails.

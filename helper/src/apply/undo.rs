@@ -1,0 +1,171 @@
+//! The reverse of an adoption, step by step; each step does nothing where nothing is to be undone, so that it can be
+//! repeated after any cut. What fails is collected, and the rest goes on.
+
+use super::{Doing, found_path, openings};
+use crate::adapters::systemd::{self, Request};
+use crate::adapters::{config, durable};
+use crate::layout::Layout;
+use crate::plan::adopt::{AdoptPlan, StopUnit};
+use crate::plan::release::Undo;
+use mesh_model::event::Event;
+use mesh_model::mode::Mode;
+use mesh_model::unit::{Scope, UnitName};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+
+/// Whether jobs can be waited for: early at boot they cannot, since they may be ordered after whoever waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Jobs {
+    /// Wait until each is done.
+    Wait,
+    /// Queue them and go on.
+    Queue,
+}
+
+/// What runs only while adopted, in the order in which it is stopped. The watcher first: it must not put back what is
+/// being closed.
+pub const RUNS_WHILE_ADOPTED: [&str; 4] =
+    ["mesh-watch.socket", "mesh-watch.service", "mesh-firewall.service", "mesh-node.target"];
+
+/// Undoes everything; returns what failed, in words.
+pub fn undo(doing: &mut Doing<'_>, undo: &Undo, jobs: Jobs) -> Vec<String> {
+    let mut faults = Faults::default();
+    let plan = &undo.plan;
+
+    for name in RUNS_WHILE_ADOPTED {
+        let stopped = UnitName::new(name).map_err(anyhow::Error::msg).and_then(|u| stop(&Scope::System, &u, false));
+        faults.take(&format!("stopping {name}"), stopped);
+    }
+    doing.progress.step("closing openings");
+    faults.take("closing openings", openings::close_all(&doing.layout, &mut doing.recorder));
+    for cover in &plan.cron {
+        doing.progress.step(&format!("uncovering {}", cover.entry.file));
+        if faults.take(&format!("uncovering {}", cover.entry.file), stop(&Scope::System, &cover.unit, false)) {
+            let recorded = found_path(&cover.entry.file)
+                .and_then(|path| doing.recorder.event(&Event::CronReleased { path }).map(|_| ()));
+            faults.take("recording", recorded);
+        }
+    }
+    for u in plan.units.iter().filter(|u| u.stand_in) {
+        faults.take(&format!("stopping the stand-in {}", u.unit), stop(&u.scope, &u.unit, true));
+    }
+
+    doing.progress.step("removing the mode");
+    let had_mode = doing.layout.mode().exists();
+    for path in [doing.layout.mode(), doing.layout.state()] {
+        faults.take(&format!("removing {}", path.display()), durable::remove(&path));
+    }
+    if had_mode {
+        faults.take(
+            "recording",
+            doing.recorder.event(&Event::ModeWritten { before: Mode::Adopted, after: Mode::Unmanaged }),
+        );
+    }
+    faults.take("removing the cron covers", remove_covers(&doing.layout));
+    faults.take("reading units again", reload(plan));
+
+    // What starts services last, so that each service is what it was before something can start it.
+    for u in plan.units.iter().rev().filter(|u| u.running) {
+        doing.progress.step(&format!("starting {} ({})", u.unit, u.scope));
+        faults.take(&format!("starting {} ({})", u.unit, u.scope), start(doing, u, jobs));
+    }
+    if let Some(ns) = undo.etc_mtime_ns {
+        faults.take("restoring the time of /etc/mesh", set_mtime(&doing.layout, ns));
+    }
+    faults.0
+}
+
+/// Collects what fails.
+#[derive(Debug, Default)]
+struct Faults(Vec<String>);
+
+impl Faults {
+    /// Keeps a failure; true when there was none.
+    fn take<T>(&mut self, doing: &str, result: anyhow::Result<T>) -> bool {
+        match result {
+            Ok(_) => true,
+            Err(e) => {
+                self.0.push(format!("{doing}: {e:#}"));
+                false
+            }
+        }
+    }
+}
+
+fn stop(scope: &Scope, unit: &UnitName, alone: bool) -> anyhow::Result<()> {
+    systemd::act(scope, &Request::Stop { unit: unit.clone(), alone })
+}
+
+/// Whether a unit runs now.
+pub fn is_up(scope: &Scope, unit: &UnitName) -> anyhow::Result<bool> {
+    Ok(systemd::states(scope, std::slice::from_ref(unit))?.iter().any(systemd::UnitState::is_up))
+}
+
+fn start(doing: &mut Doing<'_>, u: &StopUnit, jobs: Jobs) -> anyhow::Result<()> {
+    if is_up(&u.scope, &u.unit)? {
+        return Ok(());
+    }
+    match (&u.scope, jobs) {
+        (_, Jobs::Wait) => systemd::act(&u.scope, &Request::Start(u.unit.clone()))?,
+        (Scope::System, Jobs::Queue) => systemd::act(&u.scope, &Request::Queue(u.unit.clone()))?,
+        // Early at boot no user's manager runs; when it does, it starts what is enabled, without our masks.
+        (Scope::User(_), Jobs::Queue) => return Ok(()),
+    }
+    doing.recorder.event(&Event::UnitStarted { scope: u.scope.clone(), unit: u.unit.clone() })?;
+    Ok(())
+}
+
+/// PID 1 and the manager of each user with control read their units again, one by one.
+pub fn reload(plan: &AdoptPlan) -> anyhow::Result<()> {
+    systemd::act(&Scope::System, &Request::Reload)?;
+    for user in plan.users() {
+        systemd::act(&Scope::User(user), &Request::Reload)?;
+    }
+    Ok(())
+}
+
+/// The names in `/etc/mesh/cron`: one for each cron file that is covered.
+pub fn covers(layout: &Layout) -> anyhow::Result<Vec<String>> {
+    let entries = match fs::read_dir(layout.cron()) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e.into()),
+    };
+    let mut out = Vec::new();
+    for entry in entries {
+        out.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    out.sort();
+    Ok(out)
+}
+
+fn remove_covers(layout: &Layout) -> anyhow::Result<()> {
+    match fs::remove_dir_all(layout.cron()) {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// The modification time of `/etc/mesh` in nanoseconds since the epoch, where it exists.
+pub fn etc_mtime_ns(layout: &Layout) -> Option<i64> {
+    let meta = fs::metadata(layout.etc()).ok()?;
+    meta.mtime().checked_mul(1_000_000_000)?.checked_add(meta.mtime_nsec())
+}
+
+/// Puts the modification time of `/etc/mesh` back.
+pub fn set_mtime(layout: &Layout, ns: i64) -> anyhow::Result<()> {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) },
+    };
+    utimensat(CWD, layout.etc(), &times, AtFlags::empty())?;
+    Ok(())
+}
+
+/// Whether this machine is adopted now; an unreadable mode is an error, never a guess.
+pub fn is_adopted(layout: &Layout) -> anyhow::Result<bool> {
+    Ok(config::read_mode(layout)? == Mode::Adopted)
+}
