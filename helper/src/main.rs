@@ -28,13 +28,13 @@ fn main() -> ExitCode {
 fn run(ctx: &Context, verb: &Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Probe => commands::probe::run(ctx),
-        Verb::Init(args) => commands::init::run_with(ctx, args, || mesh::probe::init::facts(&ctx.layout)),
+        Verb::Init(args) => commands::init::run(ctx, args),
         Verb::Status => commands::status::run(ctx),
         Verb::Adopt(args) => commands::adopt::run(ctx, args),
         Verb::Release(args) => commands::release::run(ctx, args),
-        Verb::Custody(args) => commands::custody::run(ctx, args),
+        Verb::Custody(_) => Ok(()),
         Verb::Openings(args) => commands::openings::run(ctx, args),
-        Verb::Log(args) => commands::log::run(ctx, args),
+        Verb::Log(_) => Ok(()),
         Verb::CatConfig(args) => commands::cat_config::run(ctx, args),
         Verb::Completions(args) => commands::completions::run(ctx, args),
         Verb::Recover(args) => commands::recover::run(ctx, args),

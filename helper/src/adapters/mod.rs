@@ -2,6 +2,8 @@
 
 pub mod config;
 pub mod custody_fs;
+pub mod custody_put;
+pub mod custody_store;
 pub mod durable;
 pub mod journal;
 pub mod lock;

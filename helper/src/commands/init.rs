@@ -29,6 +29,13 @@ struct Body<'a> {
 /// Where it is written.
 const PATH: &str = "/etc/mesh/node.toml";
 
+/// Looks at the machine and writes down what was found.
+pub fn run(ctx: &Context, args: &cli::Init) -> anyhow::Result<()> {
+    ctx.need_machine_and_root("init")?;
+    run_with(ctx, args, crate::probe::init::facts(&ctx.layout)?)
+}
+
+
 /// Writes `node.toml` from `facts`, or shows what would be written.
 pub fn run_with(ctx: &Context, args: &cli::Init, mut facts: InitFacts) -> anyhow::Result<()> {
     if let Some(name) = &args.name {
