@@ -69,7 +69,18 @@ fn pure_crates_do_no_io() {
         assert!(lib.contains("#![forbid(unsafe_code)]"), "{krate} does not forbid unsafe code");
         for file in sources(&root) {
             let text = shipped(&file);
-            for word in ["std::fs", "std::net::Tcp", "std::net::Udp", "std::process", "std::env", "std::io", "std::os", "println!", "rustix", "nix::"] {
+            for word in [
+                "std::fs",
+                "std::net::Tcp",
+                "std::net::Udp",
+                "std::process",
+                "std::env",
+                "std::io",
+                "std::os",
+                "println!",
+                "rustix",
+                "nix::",
+            ] {
                 assert!(!text.contains(word), "{}: {word} in a pure crate", file.display());
             }
         }
@@ -82,7 +93,10 @@ fn the_crates_depend_downwards_only() {
     let deps = |toml: PathBuf| {
         let text = fs::read_to_string(toml).unwrap();
         let text = text.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap().to_string();
-        text.lines().filter(|l| l.starts_with("mesh")).map(|l| l.split(['.', ' ']).next().unwrap().to_string()).collect::<Vec<_>>()
+        text.lines()
+            .filter(|l| l.starts_with("mesh"))
+            .map(|l| l.split(['.', ' ']).next().unwrap().to_string())
+            .collect::<Vec<_>>()
     };
     assert!(deps(here.join("model/Cargo.toml")).is_empty());
     assert_eq!(deps(here.join("firewall/Cargo.toml")), ["mesh-model"]);

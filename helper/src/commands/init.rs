@@ -35,7 +35,6 @@ pub fn run(ctx: &Context, args: &cli::Init) -> anyhow::Result<()> {
     run_with(ctx, args, crate::probe::init::facts(&ctx.layout)?)
 }
 
-
 /// Writes `node.toml` from `facts`, or shows what would be written.
 pub fn run_with(ctx: &Context, args: &cli::Init, mut facts: InitFacts) -> anyhow::Result<()> {
     if let Some(name) = &args.name {

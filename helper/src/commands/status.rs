@@ -1,9 +1,9 @@
 //! The verb `status`: the node at a glance. Readable by anybody; what only root can read is said to be so.
 
 use super::Context;
-use crate::adapters::systemd;
 use crate::adapters::config;
 use crate::adapters::custody_store::Store;
+use crate::adapters::systemd;
 use crate::apply::{openings, undo};
 use crate::plan::release;
 use crate::probe::units;

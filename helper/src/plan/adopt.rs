@@ -364,7 +364,7 @@ impl AdoptPlan {
             out.push(format!("keep open {} for {} ({})", o.flow, o.module, o.mark()));
         }
         for r in &self.opening_rules {
-            out.push(format!("  add {r}"));
+            out.push(format!("  {r}"));
         }
         for u in &self.units {
             let how = match (u.running, u.stand_in) {
