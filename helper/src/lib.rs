@@ -8,6 +8,7 @@ pub mod adapters;
 pub mod apply;
 pub mod cli;
 pub mod commands;
+pub mod failure;
 pub mod layout;
 pub mod plan;
 pub mod probe;

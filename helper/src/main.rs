@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     match run(&ctx, &cli.verb) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            let failure = show::failure::of(&e);
+            let failure = mesh::failure::of(&e);
             show::failure::print(ctx.json, &failure);
             ExitCode::from(failure.kind.exit_code())
         }

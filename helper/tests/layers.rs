@@ -4,15 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Part of the helper → the parts that it may use. `commands` ties everything.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("layout", &[]),
+    ("failure", &[]),
     ("cli", &[]),
     ("adapters", &["adapters", "layout"]),
     ("plan", &["plan"]),
-    ("probe", &["probe", "adapters", "layout", "plan", "apply::openings", "apply::found_path"]),
+    ("probe", &["probe", "adapters", "layout", "plan", "failure", "apply::openings", "apply::found_path"]),
     ("record", &["record", "adapters", "layout"]),
     ("show", &["show"]),
-    ("apply", &["apply", "adapters", "layout", "plan", "probe", "record", "show::progress", "show::failure"]),
+    ("apply", &["apply", "adapters", "layout", "plan", "probe", "record", "show::progress", "failure"]),
 ];
 
 fn sources(dir: &Path) -> Vec<PathBuf> {

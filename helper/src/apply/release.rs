@@ -16,7 +16,9 @@ pub fn apply(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<(
 
 /// The rest of a release that was begun.
 pub fn finish(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<()> {
-    let faults = undo::undo(doing, what, jobs);
+    // Else starting the target again would do nothing, since it would still be active.
+    let mut faults = undo::stop_all(&["mesh-adopt.target", "mesh-adopt.service"]);
+    faults.extend(undo::undo(doing, what, jobs));
     if !faults.is_empty() {
         return Err(Failure::new(Kind::Failed, format!("the release is not whole: {}", faults.join("; ")))
             .remedy("mend what is named and run mesh recover")

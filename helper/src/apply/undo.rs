@@ -33,10 +33,7 @@ pub fn undo(doing: &mut Doing<'_>, undo: &Undo, jobs: Jobs) -> Vec<String> {
     let mut faults = Faults::default();
     let plan = &undo.plan;
 
-    for name in RUNS_WHILE_ADOPTED {
-        let stopped = UnitName::new(name).map_err(anyhow::Error::msg).and_then(|u| stop(&Scope::System, &u, false));
-        faults.take(&format!("stopping {name}"), stopped);
-    }
+    faults.0.extend(stop_all(&RUNS_WHILE_ADOPTED));
     doing.progress.step("closing openings");
     faults.take("closing openings", openings::close_all(&doing.layout, &mut doing.recorder));
     for cover in &plan.cron {
@@ -72,6 +69,16 @@ pub fn undo(doing: &mut Doing<'_>, undo: &Undo, jobs: Jobs) -> Vec<String> {
     }
     if let Some(ns) = undo.etc_mtime_ns {
         faults.take("restoring the time of /etc/mesh", set_mtime(&doing.layout, ns));
+    }
+    faults.0
+}
+
+/// Stops units of the mesh by name; returns what failed, in words.
+pub fn stop_all(names: &[&str]) -> Vec<String> {
+    let mut faults = Faults::default();
+    for name in names {
+        let stopped = UnitName::new(*name).map_err(anyhow::Error::msg).and_then(|u| stop(&Scope::System, &u, false));
+        faults.take(&format!("stopping {name}"), stopped);
     }
     faults.0
 }

@@ -3,10 +3,11 @@
 use super::Context;
 use crate::adapters::config;
 use crate::apply::openings;
+use crate::failure;
 use crate::probe::listeners::{self, Listener};
 use crate::probe::machine;
 use crate::probe::units::{self, Candidate};
-use crate::show::{failure, json, text};
+use crate::show::{json, text};
 use serde::Serialize;
 
 /// A table of the found firewall.

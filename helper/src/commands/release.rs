@@ -25,7 +25,7 @@ pub fn run(ctx: &Context, args: &cli::Change) -> anyhow::Result<()> {
     if let Some(p) = config::read_pending(&ctx.layout)? {
         recover::apply(&mut doing, &p).context("finishing what was cut before")?;
     }
-    if config::read_mode(&ctx.layout)? == Mode::Unmanaged {
+    if config::read_mode(&ctx.layout)? == Mode::Unmanaged && !ctx.layout.state().exists() {
         doing.progress.ready("not adopted");
         return text_or_json(ctx, "this machine is not adopted; nothing was changed", json!({"changed": false}));
     }
@@ -40,6 +40,8 @@ pub fn run(ctx: &Context, args: &cli::Change) -> anyhow::Result<()> {
 fn plan(ctx: &Context) -> anyhow::Result<Undo> {
     match config::read_mode(&ctx.layout)? {
         Mode::Adopted => {}
+        // Somebody deleted the mode file by hand: what the adoption left is still to be undone.
+        Mode::Unmanaged if ctx.layout.state().exists() => {}
         Mode::Unmanaged => {
             return Err(Failure::refused("this machine is not adopted").remedy("mesh status says what it is").into());
         }

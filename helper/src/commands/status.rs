@@ -5,9 +5,10 @@ use crate::adapters::config;
 use crate::adapters::custody_store::Store;
 use crate::adapters::systemd;
 use crate::apply::{openings, undo};
+use crate::failure;
 use crate::plan::release;
 use crate::probe::units;
-use crate::show::{failure, json, text};
+use crate::show::{json, text};
 use mesh_model::mode::Mode;
 use mesh_model::node::Role;
 use mesh_model::state::State;
@@ -79,7 +80,7 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
         );
     }
     let (control, control_alive) = if live { control(&state, root, &mut notes) } else { (Vec::new(), Vec::new()) };
-    let in_force = match (live && root && mode == Mode::Adopted, openings::in_force()) {
+    let in_force = match (live && root, openings::in_force()) {
         (true, Ok(n)) => Some(n),
         (true, Err(e)) => {
             notes.push(format!("the ruleset cannot be read: {:#}", e));

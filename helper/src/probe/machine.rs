@@ -67,7 +67,7 @@ pub fn found(layout: &Layout, loaded: &Loaded, earlier: &State, foundation: Foun
     match openings::preview(layout, &wanted) {
         Ok(rules) => found.opening_rules = rules,
         Err(e) => {
-            let f = crate::show::failure::of(&e);
+            let f = crate::failure::of(&e);
             found.unopenable = Some((f.kind, f.what, f.remedy));
         }
     }
