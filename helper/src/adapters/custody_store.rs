@@ -99,19 +99,20 @@ impl Store {
     /// Keeps what was already looked at.
     fn keep(&self, path: &FoundPath, seen: &Seen, reason: Reason) -> anyhow::Result<Taken> {
         let before = self.last(path)?;
-        let version = match &before {
-            None => 1,
-            Some(last) if !last.sight.edited(&seen.sight) => return Ok(Taken::Unchanged(last.clone())),
-            Some(last) => last.version + 1,
-        };
-        if version > MAX_VERSIONS {
+        let unchanged = before.as_ref().filter(|last| !last.sight.edited(&seen.sight));
+        let version = before.as_ref().map_or(1, |last| last.version + 1);
+        if version > MAX_VERSIONS && unchanged.is_none() {
             return Err(Failure::refused(format!("custody has {MAX_VERSIONS} versions of it and keeps no more"))
                 .at(path.to_string())
                 .remedy("find out what writes it over and over: mesh custody list, mesh log")
                 .into());
         }
+        // Also where nothing changed: content that was damaged in the store is healed by seeing it again.
         if let (Some(content), Some(sha256)) = (&seen.content, seen.sight.sha256()) {
             self.keep_object(sha256, content)?;
+        }
+        if let Some(last) = unchanged {
+            return Ok(Taken::Unchanged(last.clone()));
         }
         let seen_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
         let seen_us = u64::try_from(seen_us.as_micros()).context("the clock is beyond the year 500000")?;
