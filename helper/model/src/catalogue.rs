@@ -37,11 +37,34 @@ impl Catalogue {
     }
 }
 
-/// Who claims a path or a port.
-#[derive(Clone)]
-struct Claim {
-    who: String,
-    place: Place,
+/// Who claims a path or a port; its place is only looked up where two claim one.
+#[derive(Clone, Copy)]
+enum Claim<'a> {
+    /// A part of `node.toml`: `[[file]]` of this number.
+    NodeFile(&'a Node, usize),
+    /// A foundation port.
+    Foundation(&'a Node, FoundationPort),
+    /// A part of a manifest: `file` or `port`, of this number.
+    Module(&'a Manifest, &'static str, usize),
+}
+
+impl Claim<'_> {
+    fn who(self) -> String {
+        match self {
+            Claim::NodeFile(..) => "the node itself".into(),
+            Claim::Foundation(_, which) => format!("the foundation ({})", which.key()),
+            Claim::Module(m, ..) => format!("module {}", m.name),
+        }
+    }
+
+    fn place(self) -> Place {
+        match self {
+            Claim::NodeFile(node, i) => node.origins.place(&format!("file.{i}.path"), "node.toml"),
+            Claim::Foundation(node, which) => node.origins.place(&format!("foundation.{}", which.key()), "node.toml"),
+            Claim::Module(m, "file", i) => m.origins.place(&format!("file.{i}.path"), &file_of(m)),
+            Claim::Module(m, part, i) => m.origins.place(&format!("{part}.{i}"), &file_of(m)),
+        }
+    }
 }
 
 /// Checks a node against its modules: each known and read, none claiming another's path or port, no circle of
@@ -80,28 +103,17 @@ fn file_of(m: &Manifest) -> String {
 }
 
 fn paths(node: &Node, assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
-    let mut claims: BTreeMap<&str, Claim> = BTreeMap::new();
-    let own = node.files.iter().enumerate().map(|(i, f)| {
-        (f, Claim { who: "the node itself".into(), place: node.origins.place(&format!("file.{i}.path"), "node.toml") })
-    });
-    let theirs = assigned.iter().flat_map(|m| {
-        m.files.iter().enumerate().map(|(i, f)| {
-            (
-                f,
-                Claim {
-                    who: format!("module {}", m.name),
-                    place: m.origins.place(&format!("file.{i}.path"), &file_of(m)),
-                },
-            )
-        })
-    });
+    let mut claims: BTreeMap<&str, Claim<'_>> = BTreeMap::new();
+    let own = node.files.iter().enumerate().map(|(i, f)| (f, Claim::NodeFile(node, i)));
+    let theirs =
+        assigned.iter().flat_map(|m| m.files.iter().enumerate().map(|(i, f)| (f, Claim::Module(m, "file", i))));
     for (file, claim) in own.chain(theirs) {
         match claims.get(file.path.as_str()) {
             Some(first) => faults.push(fault(
-                claim.place,
+                claim.place(),
                 &quoted(&file.path),
-                format!("{} and {} both declare {}", first.who, claim.who, file.path),
-                format!("declare it in one of them; the first is at {}", first.place),
+                format!("{} and {} both declare {}", first.who(), claim.who(), file.path),
+                format!("declare it in one of them; the first is at {}", first.place()),
             )),
             None => {
                 claims.insert(&file.path, claim);
@@ -111,13 +123,11 @@ fn paths(node: &Node, assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
 }
 
 fn ports(node: &Node, assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
-    let mut claims: BTreeMap<(PortProtocol, u16), (Claim, Option<FoundationPort>)> = BTreeMap::new();
+    let mut claims: BTreeMap<(PortProtocol, u16), Claim<'_>> = BTreeMap::new();
     // A control-node raises the whole foundation, whether or not its modules are listed.
     if node.role == Role::Control {
         for (which, endpoint) in &node.foundation {
-            let place = node.origins.place(&format!("foundation.{}", which.key()), "node.toml");
-            let who = format!("the foundation ({})", which.key());
-            claims.insert((which.protocol(), endpoint.port), (Claim { who, place }, Some(*which)));
+            claims.insert((which.protocol(), endpoint.port), Claim::Foundation(node, *which));
         }
     }
     for m in assigned {
@@ -126,25 +136,25 @@ fn ports(node: &Node, assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
                 PortNumber::Default(n) => (n, None),
                 PortNumber::Foundation(f) => (node.foundation.get(&f).map_or(f.standard(), |e| e.port), Some(f)),
             };
-            let claim =
-                Claim { who: format!("module {}", m.name), place: m.origins.place(&format!("port.{i}"), &file_of(m)) };
+            let claim = Claim::Module(m, "port", i);
             match claims.get(&(p.protocol, number)) {
-                // The foundation's own module takes the foundation's port.
-                Some((_, Some(held))) if which == Some(*held) && held.module() == m.name.as_str() => {}
-                Some((first, _)) => faults.push(fault(
-                    claim.place,
+                // The foundation's own module takes the foundation's port; two of those on one number have addresses
+                // of their own, or the node would have been refused.
+                Some(Claim::Foundation(..)) if which.is_some_and(|f| f.module() == m.name.as_str()) => {}
+                Some(first) => faults.push(fault(
+                    claim.place(),
                     &match which {
                         Some(f) => quoted(&format!("{{{{ foundation.{}.port }}}}", f.key())),
                         None => number.to_string(),
                     },
-                    format!("{} and {} both have port {}/{number}", first.who, claim.who, p.protocol.word()),
+                    format!("{} and {} both have port {}/{number}", first.who(), claim.who(), p.protocol.word()),
                     match which {
                         Some(f) => format!("give foundation.{} another number in node.toml", f.key()),
-                        None => format!("give one of them another port; the first is at {}", first.place),
+                        None => format!("give one of them another port; the first is at {}", first.place()),
                     },
                 )),
                 None => {
-                    claims.insert((p.protocol, number), (claim, which));
+                    claims.insert((p.protocol, number), claim);
                 }
             }
         }
@@ -218,5 +228,71 @@ fn circles(assigned: &[&Manifest], faults: &mut Vec<Diagnostic>) {
                 path.push((next, 0));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Source, merge};
+    use crate::{manifest, node};
+
+    fn source(text: &str) -> Source {
+        Source { file: "/f".into(), text: text.into() }
+    }
+
+    fn faults(foundation: &str, modules: &[(&str, &str)]) -> Vec<String> {
+        let names: Vec<String> = modules.iter().map(|(n, _)| format!("{n:?}")).collect();
+        let text = format!(
+            "schema = 1\nname = \"a\"\nrole = \"control\"\nmodules = [{}]\n[foundation]\n{foundation}",
+            names.join(", ")
+        );
+        let node = node::read(&merge(vec![source(&text)]).unwrap()).unwrap_or_else(|e| panic!("{e}"));
+        let manifests = modules.iter().map(|(name, text)| {
+            let text = format!("schema = 1\nsummary = \"x\"\n{text}");
+            manifest::read(ModuleName::new(*name).unwrap(), source(&text)).unwrap_or_else(|e| panic!("{e}"))
+        });
+        let all = check(&node, &Catalogue::new(manifests)).err().map(|e| e.0).unwrap_or_default();
+        all.into_iter().map(|d| d.what).collect()
+    }
+
+    #[test]
+    fn a_foundation_port_is_its_own_modules_alone() {
+        let port = |name: &str, key: &str| {
+            format!(
+                "[[port]]\nname = \"{name}\"\nprotocol = \"tcp\"\nport = \"{{{{ foundation.{key}.port }}}}\"\nscope = \"any\"\n"
+            )
+        };
+        let bus = format!("foundation = true\n{}{}", port("amqp", "bus.amqp"), port("management", "bus.management"));
+        let apart = "bus.amqp = { port = 7000, address = \"127.0.0.1\" }\n\
+                     bus.management = { port = 7000, address = \"127.0.0.2\" }\n";
+        assert_eq!(faults("", &[("bus", &bus)]), [] as [&str; 0]);
+        assert_eq!(faults(apart, &[("bus", &bus)]), [] as [&str; 0]);
+        assert_eq!(faults("", &[("pool", &port("sql", "store.sql"))]).len(), 1);
+        assert_eq!(
+            faults("", &[("web", &port("x", "bus.amqp").replace("\"{{ foundation.bus.amqp.port }}\"", "5672"))]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn each_circle_is_told_once() {
+        let depends = |names: &[&str]| {
+            format!("depends = [{}]\n", names.iter().map(|n| format!("{n:?}")).collect::<Vec<_>>().join(", "))
+        };
+        let (a, b, c, d) = (depends(&["b", "c"]), depends(&["c"]), depends(&["a"]), depends(&["a", "store"]));
+        let told = faults("", &[("d", &d), ("a", &a), ("b", &b), ("c", &c)]);
+        assert_eq!(told, ["modules depend on each other in a circle: a → b → c → a"]);
+        assert_eq!(faults("", &[("a", &depends(&["b"])), ("b", &depends(&[]))]), [] as [&str; 0]);
+    }
+
+    #[test]
+    fn a_long_chain_of_dependencies_is_walked_without_the_stack() {
+        let texts: Vec<(String, String)> = (0..5000)
+            .map(|i| (format!("m{i}"), if i == 0 { String::new() } else { format!("depends = [\"m{}\"]\n", i - 1) }))
+            .rev()
+            .collect();
+        let modules: Vec<(&str, &str)> = texts.iter().map(|(n, t)| (n.as_str(), t.as_str())).collect();
+        assert_eq!(faults("", &modules), [] as [&str; 0]);
     }
 }

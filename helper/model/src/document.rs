@@ -142,6 +142,15 @@ impl Origins {
     }
 }
 
+/// The last place that was asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cursor {
+    source: u32,
+    line: usize,
+    offset: u32,
+    column: usize,
+}
+
 /// Merged layers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
@@ -169,14 +178,24 @@ impl Document {
 
     /// File, line and column of `at`.
     pub fn place(&self, at: At) -> Place {
+        self.place_from(at, &mut Cursor::default())
+    }
+
+    /// The same; a cursor that is kept over many places of one long line makes each cost what lies between two.
+    pub(crate) fn place_from(&self, at: At, cursor: &mut Cursor) -> Place {
         let (Some(source), Some(starts)) = (self.sources.get(at.source as usize), self.lines.get(at.source as usize))
         else {
             return Place { file: String::new(), line: 1, column: 1 };
         };
         let line = starts.partition_point(|s| *s <= at.start).max(1);
         let start = starts.get(line - 1).copied().unwrap_or(0);
-        let column = source.text.get(start as usize..at.start as usize).map_or(1, |head| head.chars().count() + 1);
-        Place { file: source.file.clone(), line, column }
+        if (cursor.source, cursor.line) != (at.source, line) || cursor.offset > at.start {
+            *cursor = Cursor { source: at.source, line, offset: start, column: 1 };
+        }
+        let between = source.text.get(cursor.offset as usize..at.start as usize);
+        cursor.column += between.map_or(0, |text| text.chars().count());
+        cursor.offset = at.start;
+        Place { file: source.file.clone(), line, column: cursor.column }
     }
 
     /// The text at `at` as written: its first line, at most 80 characters.

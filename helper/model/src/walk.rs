@@ -1,7 +1,7 @@
 //! Walking a document by hand: every fault is collected, and what is right is taken.
 
 use crate::diagnostic::{Diagnostic, Diagnostics};
-use crate::document::{At, Document, Item, Origins, Table, Value, clip};
+use crate::document::{At, Cursor, Document, Item, Origins, Table, Value, clip};
 use crate::nearest::nearest;
 use std::collections::BTreeMap;
 
@@ -14,11 +14,12 @@ pub(crate) struct Walk<'d> {
     pub(crate) doc: &'d Document,
     faults: Vec<(At, Diagnostic)>,
     pub(crate) origins: Origins,
+    cursor: Cursor,
 }
 
 impl<'d> Walk<'d> {
     pub(crate) fn new(doc: &'d Document) -> Walk<'d> {
-        Walk { doc, faults: Vec::new(), origins: Origins::default() }
+        Walk { doc, faults: Vec::new(), origins: Origins::default(), cursor: Cursor::default() }
     }
 
     /// A fault at `at`, whose text is shown.
@@ -35,7 +36,7 @@ impl<'d> Walk<'d> {
         what: impl Into<String>,
         remedy: impl Into<String>,
     ) {
-        let p = self.doc.place(at);
+        let p = self.doc.place_from(at, &mut self.cursor);
         let d = Diagnostic {
             file: p.file,
             line: p.line,
@@ -49,7 +50,7 @@ impl<'d> Walk<'d> {
 
     /// Remembers where `path` stands.
     pub(crate) fn keep(&mut self, path: impl Into<String>, at: At) {
-        let place = self.doc.place(at);
+        let place = self.doc.place_from(at, &mut self.cursor);
         self.origins.0.insert(path.into(), place);
     }
 
