@@ -460,7 +460,11 @@ fn a_swapped_parent_never_leads_outside() {
                 rustix::fs::renameat_with(CWD, &a, CWD, &b, RenameFlags::EXCHANGE).unwrap();
             }
         });
-        for round in 0..ROUNDS {
+        // A refusal is quick and may come many times in one time slice: rounds are made until enough were not refused.
+        for round in 0..100 * ROUNDS {
+            if round >= ROUNDS && written >= 100 && removed >= 20 && looked >= 100 {
+                break;
+            }
             match look(&root, &f) {
                 Ok(seen) => {
                     let content = String::from_utf8(seen.content.unwrap_or_default()).unwrap();
@@ -487,7 +491,7 @@ fn a_swapped_parent_never_leads_outside() {
             }
         }
     });
-    eprintln!("{ROUNDS} rounds: {looked} looked, {written} written, {removed} removed, {refused} refused");
+    eprintln!("at least {ROUNDS} rounds: {looked} looked, {written} written, {removed} removed, {refused} refused");
     assert!(looked > 0 && written > 0 && removed > 0 && refused > 0, "both sides of the swap were met");
     let after = fs::metadata(outside.join("file")).unwrap();
     let key = |m: &fs::Metadata| (m.ino(), m.mtime(), m.mtime_nsec(), m.ctime(), m.ctime_nsec(), m.mode());
