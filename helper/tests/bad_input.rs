@@ -92,3 +92,49 @@ fn each_place_is_where_the_value_stands() {
         }
     }
 }
+
+/// What a folder holds, by path.
+fn tree(dir: &Path, out: &mut Vec<(PathBuf, Vec<u8>)>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            tree(&path, out);
+        } else {
+            out.push((path.clone(), std::fs::read(&path).unwrap()));
+        }
+    }
+    out.sort();
+}
+
+#[test]
+fn the_program_fails_with_the_exit_code_and_changes_nothing() {
+    for case in cases() {
+        let name = case.display();
+        let dir = tempfile::tempdir().unwrap();
+        copy(&case, &Layout::new(dir.path()).etc());
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        tree(dir.path(), &mut before);
+        let expected = std::fs::read_to_string(case.join("expected")).unwrap();
+        let first = expected.lines().nth(2).unwrap();
+        for verb in ["check-config", "cat-config"] {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_mesh"))
+                .args(["--json", "--root"])
+                .arg(dir.path())
+                .arg(verb)
+                .output()
+                .unwrap();
+            assert_eq!(output.status.code(), Some(78), "{name} {verb}");
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(document["schema"], "mesh.error/1", "{name} {verb}");
+            assert_eq!(document["code"], 78, "{name} {verb}");
+            assert_eq!(document["where"], first, "{name} {verb}");
+            for place in expected.lines().filter(|l| l.starts_with("/etc/mesh/")) {
+                assert!(words.contains(&format!("--> {place}")), "{name} {verb}: no {place} in\n{words}");
+            }
+            assert!(!words.contains("hush"), "{name} {verb} tells a secret:\n{words}");
+        }
+        tree(dir.path(), &mut after);
+        assert_eq!(before, after, "{name}");
+    }
+}

@@ -212,12 +212,24 @@ pub fn read_pending(layout: &Layout) -> anyhow::Result<Option<Pending>> {
 /// Nothing is wrong where the list is empty. An error is one of the disk.
 pub fn faults(layout: &Layout) -> anyhow::Result<Vec<Diagnostic>> {
     let mut all = Vec::new();
-    if let Some(content) = bytes(&layout.mode()).map_err(|e| unreadable(MODE, &e))? {
-        all.extend(Mode::read(MODE, &content).err().into_iter().flat_map(|e| e.0));
-    }
+    let mode = match bytes(&layout.mode()).map_err(|e| unreadable(MODE, &e))? {
+        Some(content) => Mode::read(MODE, &content),
+        None => Ok(Mode::Unmanaged),
+    };
     let files = read_files(layout)?;
+    let needs_node = matches!(mode, Ok(Mode::Adopted | Mode::Converged));
+    all.extend(mode.err().into_iter().flat_map(|e| e.0));
     if files.has_node() {
         all.extend(understand(files).err().into_iter().flat_map(|e| e.0));
+    } else if needs_node {
+        all.push(Diagnostic {
+            file: format!("{}/{NODE}", DIRS[0]),
+            line: 1,
+            column: 1,
+            value: String::new(),
+            what: "there is no node.toml, but the mode file says that this is a node of the mesh".into(),
+            remedy: "write one, see mesh init, or remove /etc/mesh/mode".into(),
+        });
     }
     for result in [read_state(layout).map(drop), read_pending(layout).map(drop)] {
         if let Err(e) = result {

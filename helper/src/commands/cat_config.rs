@@ -1,11 +1,11 @@
-//! The verbs `cat-config` and `check-config`: what was written, from where, and what is wrong with it.
+//! The verb `cat-config`: what was written, from where, and what is wrong with it.
 
 use crate::adapters::config::{self, ConfigFile, Loaded};
 use crate::cli;
 use crate::commands::Context;
 use crate::layout::Layout;
 use crate::show::json::{self, Head};
-use crate::show::snippet::{self, Shown};
+use crate::show::snippet;
 use crate::show::text;
 use mesh_model::diagnostic::{Diagnostic, Diagnostics};
 use mesh_model::document::Place;
@@ -85,20 +85,15 @@ pub fn run(ctx: &Context, args: &cli::CatConfig) -> anyhow::Result<()> {
     text::out(human(&loaded, what).trim_end())
 }
 
-/// Runs `check-config`: fails, with every fault, where anything that was written is wrong.
-pub fn check(ctx: &Context) -> anyhow::Result<()> {
-    refuse_faults(&ctx.layout)
-}
-
 /// Prints every fault with its line to standard error and fails with them (exit code 78), if there are any.
-fn refuse_faults(layout: &Layout) -> anyhow::Result<()> {
+pub(crate) fn refuse_faults(layout: &Layout) -> anyhow::Result<()> {
     let faults = config::faults(layout)?;
     if faults.is_empty() {
         return Ok(());
     }
     let faults = Diagnostics(faults);
     text::err(snippet::render(&faults, &config::texts(layout)?).trim_end())?;
-    Err(Shown(faults).into())
+    Err(faults.into())
 }
 
 /// A file's text with its secrets hidden. What was loaded is valid, so that it can be said what part is one.
@@ -252,6 +247,5 @@ mod tests {
         let e = run(&ctx, &cli::CatConfig { what: None }).unwrap_err();
         let faults = e.chain().find_map(|c| c.downcast_ref::<Diagnostics>()).unwrap();
         assert_eq!(Failure::from(faults.clone()).kind.exit_code(), 78);
-        assert!(check(&ctx).is_err());
     }
 }

@@ -5,15 +5,6 @@ use mesh_model::diagnostic::{Diagnostic, Diagnostics};
 use mesh_model::secret::Masked;
 use std::collections::BTreeMap;
 
-/// Faults that were printed whole already: the last line is all that is left to say.
-#[derive(Debug, thiserror::Error)]
-#[error("{} in mode, node or manifest files; nothing was changed", count(.0.0.len()))]
-pub struct Shown(#[source] pub Diagnostics);
-
-fn count(n: usize) -> String {
-    if n == 1 { "1 fault".into() } else { format!("{n} faults") }
-}
-
 /// All faults, each with its line. `texts` has the files' texts by the name that the faults use; a fault of a file that
 /// is not in it, or whose line may not be shown, is told in words alone.
 pub fn render(all: &Diagnostics, texts: &BTreeMap<String, String>) -> String {
