@@ -184,12 +184,17 @@ fn main() -> Outcome<()> {
         generator.display(),
         fs::metadata(&generator)?.len()
     )?;
-    writeln!(print, "{:46} {:>9} {:>18} {:>13}", "", "ms", "of fstab-generator", "system calls")?;
+    writeln!(
+        print,
+        "{:46} {:>9} {:>9} {:>18} {:>13}",
+        "", "median ms", "least ms", "of fstab-generator", "system calls"
+    )?;
     for subject in &mut subjects {
         let median = subject.median_ms();
+        let least = subject.times.first().map_or(0.0, |t| t.as_secs_f64() * 1e3);
         let ratio = floor.map_or("-".into(), |f| format!("{:.2}", median / f));
         let calls = subject.system_calls(&out).map_or("-".into(), |n| n.to_string());
-        writeln!(print, "{:46} {median:9.3} {ratio:>18} {calls:>13}", subject.name)?;
+        writeln!(print, "{:46} {median:9.3} {least:9.3} {ratio:>18} {calls:>13}", subject.name)?;
     }
     for program in skipped {
         writeln!(print, "skipped: {program} is not on this machine")?;

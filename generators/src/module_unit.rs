@@ -162,12 +162,16 @@ fn container(
         .set("NotifyAccess", "all")
         .set("Delegate", "yes")
         .set("KillMode", "mixed")
+        // What a container that ends on SIGTERM reports.
+        .set("SuccessExitStatus", "143")
         .set("Restart", "on-failure")
         .set("RestartSec", "2s")
         .set("SyslogIdentifier", &format!("mesh-{module}"));
     let unit = environment.iter().fold(unit, |unit, pair| unit.set("Environment", &assignment(pair)));
+    let stop = format!("-/usr/bin/podman stop --ignore --cidfile={id_file}");
     unit.set("ExecStartPre", &remove)
         .set("ExecStartPre", &format!("/usr/bin/rm -f {id_file}"))
         .set("ExecStart", &command(&arguments))
+        .set("ExecStop", &stop)
         .set("ExecStopPost", &remove)
 }
