@@ -158,12 +158,19 @@ pub struct Document {
     /// For each source, the byte offsets at which its lines begin.
     lines: Vec<Vec<u32>>,
     root: Table,
+    /// What each layer says of its schema, also where a later one says otherwise.
+    schemas: Vec<Item>,
 }
 
 impl Document {
     /// The merged tree.
     pub fn root(&self) -> &Table {
         &self.root
+    }
+
+    /// What each layer that names a `schema` says of it.
+    pub fn schemas(&self) -> &[Item] {
+        &self.schemas
     }
 
     /// The layers, lowest precedence first.
@@ -267,6 +274,7 @@ pub(crate) fn clip(text: &str) -> String {
 pub fn merge(sources: Vec<Source>) -> Result<Document, Diagnostics> {
     let mut lines = Vec::with_capacity(sources.len());
     let mut root = Table::new();
+    let mut schemas = Vec::new();
     let mut faults = Vec::new();
     for (i, source) in sources.iter().enumerate() {
         // Offsets are kept in 32 bits; nobody writes a larger file than that by hand.
@@ -287,12 +295,14 @@ pub fn merge(sources: Vec<Source>) -> Result<Document, Diagnostics> {
         lines.push(starts);
         let (parsed, errors) = DeTable::parse_recoverable(&source.text);
         if errors.is_empty() {
-            overlay(&mut root, table(parsed.into_inner(), i as u32));
+            let layer = table(parsed.into_inner(), i as u32);
+            schemas.extend(layer.get("schema").map(|e| e.item.clone()));
+            overlay(&mut root, layer);
         } else {
             faults.extend(syntax(source, &errors));
         }
     }
-    if faults.is_empty() { Ok(Document { sources, lines, root }) } else { Err(Diagnostics(faults)) }
+    if faults.is_empty() { Ok(Document { sources, lines, root, schemas }) } else { Err(Diagnostics(faults)) }
 }
 
 fn table(parsed: DeTable<'_>, source: u32) -> Table {

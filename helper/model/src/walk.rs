@@ -236,17 +236,20 @@ impl<'d> Section<'d> {
         }
     }
 
-    /// `schema = 1`, first of all.
+    /// `schema = 1`, first of all, in every layer that names one.
     pub(crate) fn schema(&self, walk: &mut Walk<'_>) {
-        match self.item("schema") {
-            None => self.missing(walk, "schema", "add schema = 1 as the first line"),
-            Some(item) => match item.value {
+        if !self.has("schema") {
+            self.missing(walk, "schema", "add schema = 1 as the first line");
+        }
+        let doc = walk.doc;
+        for item in doc.schemas() {
+            match item.value {
                 Value::Integer(1) => {}
                 Value::Integer(n) => {
                     walk.fault(item.at, format!("schema {n} is not known to this release"), "write schema = 1");
                 }
                 _ => walk.wrong_type("schema", item, "a whole number", "write schema = 1".into()),
-            },
+            }
         }
     }
 }
