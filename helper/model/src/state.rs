@@ -30,6 +30,16 @@ pub struct StandIn {
     pub unit: UnitName,
 }
 
+/// A cron file that is covered while adopted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct CoveredCron {
+    /// Absolute path.
+    pub file: String,
+    /// Its modification time before it was covered, nanoseconds since the epoch: systemd touches a mount point
+    /// (src/core/mount.c), and release puts the time back.
+    pub mtime_ns: i64,
+}
+
 /// The whole file.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct State {
@@ -45,6 +55,8 @@ pub struct State {
     pub control: Vec<ControlState>,
     /// Where a no-op unit stands in.
     pub stand_ins: Vec<StandIn>,
+    /// Cron files that are covered.
+    pub covered: Vec<CoveredCron>,
     /// The modification time of `/etc/mesh` before the adoption, nanoseconds since the epoch; release puts it back.
     pub etc_mtime_ns: Option<i64>,
 }
@@ -81,7 +93,17 @@ impl State {
             doc.root(),
             doc.beginning(),
             "",
-            &["schema", "raised", "migrated", "loader", "absent_packages", "control", "stand_ins", "etc_mtime_ns"],
+            &[
+                "schema",
+                "raised",
+                "migrated",
+                "loader",
+                "absent_packages",
+                "control",
+                "stand_ins",
+                "covered",
+                "etc_mtime_ns",
+            ],
         );
         root.schema(&mut walk);
         let state = State {
@@ -95,7 +117,8 @@ impl State {
                 .collect(),
             control: control(&mut walk, &root),
             stand_ins: stand_ins(&mut walk, &root),
-            etc_mtime_ns: mtime(&mut walk, &root),
+            covered: covered(&mut walk, &root),
+            etc_mtime_ns: time(&mut walk, &root, "etc_mtime_ns"),
         };
         walk.finish(Some(state)).map(|(state, _)| state)
     }
@@ -122,6 +145,9 @@ impl State {
         for s in &self.stand_ins {
             let (scope, unit) = (quoted(&scope_word(&s.scope)), quoted(s.unit.as_str()));
             out.push_str(&format!("\n[[stand_ins]]\nscope = {scope}\nunit = {unit}\n"));
+        }
+        for c in &self.covered {
+            out.push_str(&format!("\n[[covered]]\nfile = {}\nmtime_ns = {}\n", quoted(&c.file), c.mtime_ns));
         }
         for c in &self.control {
             let (scope, unit) = (quoted(&scope_word(&c.scope)), quoted(c.unit.as_str()));
@@ -186,12 +212,25 @@ fn stand_ins(walk: &mut Walk<'_>, root: &Section<'_>) -> Vec<StandIn> {
     out
 }
 
-fn mtime(walk: &mut Walk<'_>, root: &Section<'_>) -> Option<i64> {
-    let item = root.item("etc_mtime_ns")?;
+fn covered(walk: &mut Walk<'_>, root: &Section<'_>) -> Vec<CoveredCron> {
+    let mut out = Vec::new();
+    for (table, at) in root.tables(walk, "covered", "write [[covered]] with file and mtime_ns") {
+        let s = walk.section(table, at, "[[covered]]", &["file", "mtime_ns"]);
+        let file = s.required(walk, "file", "\"/etc/cron.d/NAME\"").map(|(t, _)| t.to_string());
+        let mtime = time(walk, &s, "mtime_ns");
+        if let (Some(file), Some(mtime_ns)) = (file, mtime) {
+            out.push(CoveredCron { file, mtime_ns });
+        }
+    }
+    out
+}
+
+fn time(walk: &mut Walk<'_>, section: &Section<'_>, key: &str) -> Option<i64> {
+    let item = section.item(key)?;
     match item.value {
         crate::document::Value::Integer(n) if i64::try_from(n).is_ok() => i64::try_from(n).ok(),
         _ => {
-            walk.fault(item.at, "etc_mtime_ns is not a time", "write nanoseconds since the epoch, a whole number");
+            walk.fault(item.at, format!("{key} is not a time"), "write nanoseconds since the epoch, a whole number");
             None
         }
     }
@@ -213,6 +252,7 @@ mod tests {
                 was: "active".into(),
             }],
             stand_ins: vec![StandIn { scope: Scope::System, unit: UnitName::new("a.service").unwrap() }],
+            covered: vec![CoveredCron { file: "/etc/cron.d/x".into(), mtime_ns: 7 }],
             etc_mtime_ns: Some(-1),
         }
     }

@@ -13,7 +13,7 @@ use mesh_model::event::Event;
 use mesh_model::failure::{Failure, Kind};
 use mesh_model::mode::Mode;
 use mesh_model::pending::PendingVerb;
-use mesh_model::state::{ControlState, StandIn, State};
+use mesh_model::state::{ControlState, CoveredCron, StandIn, State};
 use mesh_model::unit::{Scope, UnitName};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Serialize;
@@ -286,6 +286,7 @@ fn state(undo: &Undo, earlier: &State) -> State {
             .filter(|u| u.stand_in)
             .map(|u| StandIn { scope: u.scope.clone(), unit: u.unit.clone() })
             .collect(),
+        covered: plan.cron.iter().map(|c| CoveredCron { file: c.entry.file.clone(), mtime_ns: c.mtime_ns }).collect(),
         etc_mtime_ns: undo.etc_mtime_ns,
     }
 }

@@ -3,15 +3,19 @@
 
 use super::{Doing, found_path, openings};
 use crate::adapters::systemd::{self, Request};
-use crate::adapters::{config, durable};
+use crate::adapters::{config, custody_fs, durable};
 use crate::layout::Layout;
 use crate::plan::adopt::{AdoptPlan, StopUnit};
 use crate::plan::release::Undo;
 use mesh_model::event::Event;
 use mesh_model::mode::Mode;
 use mesh_model::unit::{Scope, UnitName};
+use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, utimensat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 /// Whether jobs can be waited for: early at boot they cannot, since they may be ordered after whoever waits.
@@ -38,7 +42,9 @@ pub fn undo(doing: &mut Doing<'_>, undo: &Undo, jobs: Jobs) -> Vec<String> {
     faults.take("closing openings", openings::close_all(&doing.layout, &mut doing.recorder));
     for cover in &plan.cron {
         doing.progress.step(&format!("uncovering {}", cover.entry.file));
-        if faults.take(&format!("uncovering {}", cover.entry.file), stop(&Scope::System, &cover.unit, false)) {
+        let uncovered = stop(&Scope::System, &cover.unit, false)
+            .and_then(|()| set_file_mtime(&doing.layout, &cover.entry.file, cover.mtime_ns));
+        if faults.take(&format!("uncovering {}", cover.entry.file), uncovered) {
             let recorded = found_path(&cover.entry.file)
                 .and_then(|path| doing.recorder.event(&Event::CronReleased { path }).map(|_| ()));
             faults.take("recording", recorded);
@@ -113,6 +119,8 @@ fn start(doing: &mut Doing<'_>, u: &StopUnit, jobs: Jobs) -> anyhow::Result<()> 
     if is_up(&u.scope, &u.unit)? {
         return Ok(());
     }
+    // A unit that was stopped and started often, or failed, would be refused by its start limit.
+    systemd::act(&u.scope, &Request::ResetFailed(u.unit.clone()))?;
     match (&u.scope, jobs) {
         (_, Jobs::Wait) => systemd::act(&u.scope, &Request::Start(u.unit.clone()))?,
         (Scope::System, Jobs::Queue) => systemd::act(&u.scope, &Request::Queue(u.unit.clone()))?,
@@ -161,15 +169,29 @@ pub fn etc_mtime_ns(layout: &Layout) -> Option<i64> {
     meta.mtime().checked_mul(1_000_000_000)?.checked_add(meta.mtime_nsec())
 }
 
-/// Puts the modification time of `/etc/mesh` back.
-pub fn set_mtime(layout: &Layout, ns: i64) -> anyhow::Result<()> {
-    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
-    let times = Timestamps {
+/// Only the modification time, from nanoseconds since the epoch.
+fn modified_at(ns: i64) -> Timestamps {
+    Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         last_modification: Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) },
-    };
-    utimensat(CWD, layout.etc(), &times, AtFlags::empty())?;
+    }
+}
+
+/// Puts the modification time of `/etc/mesh` back.
+pub fn set_mtime(layout: &Layout, ns: i64) -> anyhow::Result<()> {
+    utimensat(CWD, layout.etc(), &modified_at(ns), AtFlags::empty())?;
     Ok(())
+}
+
+/// Puts the modification time of a cron file back, where it still is; no link on the way is followed.
+fn set_file_mtime(layout: &Layout, file: &str, ns: i64) -> anyhow::Result<()> {
+    let path = found_path(file)?;
+    let Some(folder) = custody_fs::open_folder(layout.root(), &path, OFlags::PATH)? else { return Ok(()) };
+    let (_, name) = path.split();
+    match utimensat(&folder, OsStr::from_bytes(name), &modified_at(ns), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(custody_fs::failed("restoring the time of", &path, e)),
+    }
 }
 
 /// Whether this machine is adopted now; an unreadable mode is an error, never a guess.

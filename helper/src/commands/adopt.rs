@@ -65,6 +65,7 @@ fn show(ctx: &Context, plan: &AdoptPlan, done: Option<&adopt::Adopted>) -> anyho
     let mut out = String::new();
     match done {
         None => out.push_str(&format!("would, in this order:\n  {}", lines.join("\n  "))),
+        Some(d) if *d == adopt::Adopted::default() => out.push_str("adopted already; nothing was changed"),
         Some(d) => {
             out.push_str(&format!(
                 "adopted: {} path(s) newly in custody, {} opening(s) made, {} control unit(s) stopped",

@@ -128,6 +128,9 @@ fn control(state: &State, root: bool, notes: &mut Vec<String>) -> (Vec<Control>,
         let readable = root || c.scope == Scope::System;
         let now = if readable { systemd::states(&c.scope, std::slice::from_ref(&c.unit)) } else { Ok(Vec::new()) };
         let state = match now {
+            Ok(s) if state.stand_ins.iter().any(|i| i.scope == c.scope && i.unit == c.unit) => {
+                s.into_iter().next().map(|s| format!("off, a no-op unit stands in ({})", s.active))
+            }
             Ok(s) => s.into_iter().next().map(|s| format!("{} ({})", s.active, s.load)),
             Err(e) => {
                 notes.push(format!("{e:#}"));

@@ -37,6 +37,8 @@ pub struct FoundCron {
     pub content: Option<String>,
     /// It is a regular file with one name, which a bind mount can cover.
     pub regular: bool,
+    /// Its modification time, nanoseconds since the epoch.
+    pub mtime_ns: i64,
 }
 
 /// A process of the declared control.
@@ -61,6 +63,8 @@ pub struct Found {
     pub graphs: BTreeMap<Scope, Graph>,
     /// Declared cron files.
     pub cron: Vec<FoundCron>,
+    /// Cron files that an earlier adoption covered, with their times before that.
+    pub covered: Vec<(String, i64)>,
     /// Declared bare processes that run.
     pub processes: Vec<EndProcess>,
     /// Declared paths that cannot be taken into custody, with the reason.
@@ -105,6 +109,8 @@ pub struct CoverCron {
     pub unit: UnitName,
     /// How many lines are off.
     pub lines_off: usize,
+    /// The file's modification time before it was covered, nanoseconds since the epoch.
+    pub mtime_ns: i64,
 }
 
 /// What adopt does, in order.
@@ -274,7 +280,12 @@ pub fn plan(node: &Node, found: &Found) -> Result<AdoptPlan, Vec<Finding>> {
         let (_, lines_off) = covered(content, &c.entry);
         let escaped = escape_path(&c.entry.file);
         match UnitName::new(format!("{escaped}.mount")) {
-            Ok(unit) => cron.push(CoverCron { entry: c.entry.clone(), stored: escaped, unit, lines_off }),
+            Ok(unit) => {
+                // One that is covered already has the time of its cover.
+                let before = found.covered.iter().find(|(file, _)| *file == c.entry.file).map(|(_, ns)| *ns);
+                let mtime_ns = before.unwrap_or(c.mtime_ns);
+                cron.push(CoverCron { entry: c.entry.clone(), stored: escaped, unit, lines_off, mtime_ns });
+            }
             Err(why) => inhibitors.push(Finding::inhibitor(Kind::Refused, "cron", why)),
         }
     }

@@ -33,7 +33,8 @@ pub fn plan(state: &State, covers: &[String], name: &str) -> Undo {
         .filter_map(|stored| {
             let unit = UnitName::new(format!("{stored}.mount")).ok()?;
             let entry = CronEntry { file: unescape_path(stored), lines_with: None };
-            Some(CoverCron { entry, stored: stored.clone(), unit, lines_off: 0 })
+            let mtime_ns = state.covered.iter().find(|c| c.file == entry.file)?.mtime_ns;
+            Some(CoverCron { entry, stored: stored.clone(), unit, lines_off: 0, mtime_ns })
         })
         .collect();
     let plan = AdoptPlan {

@@ -38,6 +38,7 @@ pub fn found(layout: &Layout, loaded: &Loaded, earlier: &State, foundation: Foun
         cron: units::cron(&node.predecessor, layout.root())?,
         processes: units::processes(&node.predecessor.processes)?,
         loader: loader(node)?,
+        covered: earlier.covered.iter().map(|c| (c.file.clone(), c.mtime_ns)).collect(),
         earlier: earlier
             .control
             .iter()

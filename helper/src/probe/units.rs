@@ -74,16 +74,17 @@ pub fn cron(predecessor: &Predecessor, root: &Path) -> anyhow::Result<Vec<FoundC
     let mut out = Vec::new();
     for entry in &predecessor.cron {
         let path = root.join(entry.file.trim_start_matches('/'));
-        let (content, regular) = match fs::symlink_metadata(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => (None, true),
+        let (content, regular, mtime_ns) = match fs::symlink_metadata(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => (None, true, 0),
             Err(e) => return Err(e).with_context(|| format!("looking at {}", entry.file)),
-            Ok(meta) if !meta.is_file() => (Some(String::new()), false),
+            Ok(meta) if !meta.is_file() => (Some(String::new()), false, 0),
             Ok(meta) => {
                 let text = fs::read(&path).with_context(|| format!("reading {}", entry.file))?;
-                (Some(String::from_utf8_lossy(&text).into_owned()), meta.nlink() == 1)
+                let mtime_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
+                (Some(String::from_utf8_lossy(&text).into_owned()), meta.nlink() == 1, mtime_ns)
             }
         };
-        out.push(FoundCron { entry: entry.clone(), content, regular });
+        out.push(FoundCron { entry: entry.clone(), content, regular, mtime_ns });
     }
     Ok(out)
 }

@@ -40,7 +40,7 @@ pub enum Request {
     Start(UnitName),
     /// Queue a start and do not wait.
     Queue(UnitName),
-    /// Forget that a unit failed.
+    /// Forget that a unit failed, and how often it was started.
     ResetFailed(UnitName),
     /// Read all units again (runs the generators).
     Reload,
@@ -274,7 +274,8 @@ impl Manager {
                 Reply::Done
             }
             Request::ResetFailed(unit) => {
-                if self.state(unit)?.active == "failed" {
+                // Also of a unit that has not failed: this is what clears the count of its start limit.
+                if self.state(unit)?.load == "loaded" {
                     self.manager("ResetFailedUnit", &unit.as_str())?;
                 }
                 Reply::Done
