@@ -283,6 +283,7 @@ proptest! {
                 .map(|u| ControlState { scope: Scope::User(user.clone()), unit: u.clone(), was: control[u].into() })
                 .collect(),
             stand_ins: good.iter().map(|u| StandIn { scope: Scope::System, unit: u.clone() }).collect(),
+            covered: vec![],
             etc_mtime_ns,
         };
         let text = state.render();

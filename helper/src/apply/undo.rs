@@ -10,7 +10,7 @@ use crate::plan::release::Undo;
 use mesh_model::event::Event;
 use mesh_model::mode::Mode;
 use mesh_model::unit::{Scope, UnitName};
-use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, utimensat};
+use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, statat, utimensat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
@@ -188,7 +188,16 @@ fn set_file_mtime(layout: &Layout, file: &str, ns: i64) -> anyhow::Result<()> {
     let path = found_path(file)?;
     let Some(folder) = custody_fs::open_folder(layout.root(), &path, OFlags::PATH)? else { return Ok(()) };
     let (_, name) = path.split();
-    match utimensat(&folder, OsStr::from_bytes(name), &modified_at(ns), AtFlags::SYMLINK_NOFOLLOW) {
+    let name = OsStr::from_bytes(name);
+    match statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) if stat.st_mtime.saturating_mul(1_000_000_000).saturating_add_unsigned(stat.st_mtime_nsec) == ns => {
+            return Ok(());
+        }
+        Ok(_) => {}
+        Err(Errno::NOENT) => return Ok(()),
+        Err(e) => return Err(custody_fs::failed("looking at", &path, e)),
+    }
+    match utimensat(&folder, name, &modified_at(ns), AtFlags::SYMLINK_NOFOLLOW) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(e) => Err(custody_fs::failed("restoring the time of", &path, e)),
     }
