@@ -77,20 +77,30 @@ impl Bed {
         Ok(place)
     }
 
-    /// The test agent, static so that it runs on every suite whatever this machine's C library is.
+    /// The test agent.
     pub(crate) fn agent(&self) -> Result<PathBuf> {
-        let source = include_str!("bin/mesh-test-agent.rs");
-        let dir = self.once(&format!("image/agent-{}", key([source])), |part| {
-            fs::write(part.join("agent.rs"), source)?;
+        self.tool("agent", include_str!("bin/mesh-test-agent.rs"))
+    }
+
+    /// The program that keeps streams and counts what was not answered; its words are in its source.
+    pub fn stream(&self) -> Result<PathBuf> {
+        self.tool("stream", include_str!("bin/mesh-test-stream.rs"))
+    }
+
+    /// A program of one file, static so that it runs on every suite whatever this machine's C library is.
+    fn tool(&self, name: &str, source: &str) -> Result<PathBuf> {
+        let dir = self.once(&format!("image/{name}-{}", key([source])), |part| {
+            let file = part.join(format!("{name}.rs"));
+            fs::write(&file, source)?;
             let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
             Command::new(rustc)
                 .args(["--edition", "2024", "-O", "-C", "target-feature=+crt-static", "-C", "strip=symbols", "-o"])
-                .arg(part.join("agent"))
-                .arg(part.join("agent.rs"))
+                .arg(part.join(name))
+                .arg(file)
                 .checked()
                 .map(drop)
         })?;
-        Ok(dir.join("agent"))
+        Ok(dir.join(name))
     }
 
     /// Runs that were killed leave their directory, mounts and namespaces; the number in the name tells whose.

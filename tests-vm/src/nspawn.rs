@@ -113,21 +113,10 @@ impl Nspawn {
         let network = Netns::new(&self.name)?;
         for wire in &self.wires {
             let Wire { inside, netns, outside, setup } = wire;
-            let ends = [
-                "link",
-                "add",
-                inside,
-                "netns",
-                network.name(),
-                "type",
-                "veth",
-                "peer",
-                "name",
-                outside,
-                "netns",
-                netns,
-            ];
-            command("ip", ends).checked()?;
+            // Made inside: a name is refused that the namespace where the command runs has too.
+            let ends = ["-n", network.name(), "link", "add", inside, "type", "veth"];
+            let other = ["peer", "name", outside, "netns", netns];
+            command("ip", ends.into_iter().chain(other)).checked()?;
             command("nsenter", [&format!("--net=/run/netns/{netns}"), "bash", "-ec", setup]).checked()?;
         }
         let socket = self.work.join("channel/agent.sock");
