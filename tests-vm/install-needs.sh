@@ -22,16 +22,17 @@ for package in "${packages[@]}"; do
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
 apt-get -qq update
-if ! apt-get -qq install -y --no-install-recommends "${missing[@]}"; then
+# All of them are named, so that none is removed for another.
+if ! apt-get -qq install -y --no-install-recommends "${packages[@]}"; then
   # A tool of qemu installed from elsewhere holds the system emulator back: all of qemu goes to the version that apt
   # would take for the emulator.
   version=$(LC_ALL=C apt-cache policy qemu-system-x86 | sed -n 's/^ *Candidate: //p')
   pinned=()
   others=()
-  for package in "${missing[@]}"; do [[ $package == qemu-* ]] || others+=("$package"); done
+  for package in "${packages[@]}"; do [[ $package == qemu-* ]] || others+=("$package"); done
   for package in $(dpkg-query -W -f '${binary:Package} ${db:Status-Status}\n' 'qemu-*' 2>/dev/null |
     sed -n 's/ installed$//p') qemu-system-x86 qemu-utils; do
-    LC_ALL=C apt-cache madison "$package" | grep -qF " $version " && pinned+=("$package=$version")
+    LC_ALL=C apt-cache madison "$package" | grep -F " $version " >/dev/null && pinned+=("$package=$version")
   done
   apt-get -qq install -y --no-install-recommends --allow-downgrades "${pinned[@]}" "${others[@]}"
 fi

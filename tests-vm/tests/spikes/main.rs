@@ -2,6 +2,10 @@
 //! on it: `cargo test -p mesh-tests-vm --test spikes`, as root. Each prints what it saw.
 
 mod dormant;
+mod early;
+mod isolate;
+mod node;
+mod one_go;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -14,7 +18,8 @@ use mesh_tests_vm::{Bed, Hardware, Node, Preparation, Recipe, Saved, Suite, Swit
 /// What a spike does with a copy of the saved machine.
 type Spike = fn(&Bed, &mut Vm, &mut Notes) -> Result<()>;
 
-const SPIKES: [(&str, Spike); 1] = [("dormant", dormant::spike)];
+const SPIKES: [(&str, Spike); 4] =
+    [("dormant", dormant::spike), ("isolate", isolate::spike), ("one_go", one_go::spike), ("early", early::spike)];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
