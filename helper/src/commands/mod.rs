@@ -69,9 +69,15 @@ impl Context {
 /// How long a verb waits for another one to finish: a watcher's pass takes well under a second.
 const LOCK_TIME: Duration = Duration::from_secs(5);
 
-/// Takes the lock for a verb.
+/// Takes the lock for a verb that a person typed or a unit runs.
 pub fn lock(ctx: &Context, verb: &str) -> anyhow::Result<Lock> {
     Lock::take(&ctx.layout, verb, Wait::AtMost(LOCK_TIME))
+}
+
+/// Takes the lock for recovery, which never waits: a verb that holds it recovers by itself, and
+/// `mesh-recover.service`, pulled in by that very verb, must not keep it waiting.
+pub fn lock_at_once(ctx: &Context, verb: &str) -> anyhow::Result<Lock> {
+    Lock::take(&ctx.layout, verb, Wait::No)
 }
 
 impl<'l> Doing<'l> {

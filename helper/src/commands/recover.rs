@@ -17,7 +17,7 @@ pub fn run(ctx: &Context, args: &cli::Change) -> anyhow::Result<()> {
         };
         return show(ctx, intent, true);
     }
-    let lock = super::lock(ctx, "recover")?;
+    let lock = super::lock_at_once(ctx, "recover")?;
     let mut doing = Doing::begin(ctx, &lock)?;
     let outcome = match config::read_pending(&ctx.layout)? {
         Some(p) => Some(recover::apply(&mut doing, &p)?),

@@ -79,6 +79,9 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
             "while this control-node migrates, the predecessor's updates stop for every machine it manages".into(),
         );
     }
+    if live {
+        notes.extend(lowered(mode));
+    }
     let (control, control_alive) = if live { control(&state, root, &mut notes) } else { (Vec::new(), Vec::new()) };
     let in_force = match (live && root, openings::in_force()) {
         (true, Ok(n)) => Some(n),
@@ -111,6 +114,16 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
         loader: state.loader.as_ref().map(ToString::to_string),
         notes,
     })
+}
+
+/// What the kernel command line (PID 1's in a container) makes of the mode, where that is not what the file says.
+fn lowered(mode: Mode) -> Option<String> {
+    let container = std::path::Path::new("/run/systemd/container").exists();
+    // A line that cannot be read lowers nothing, as for the generator.
+    let line = fs::read(if container { "/proc/1/cmdline" } else { "/proc/cmdline" }).unwrap_or_default();
+    let (in_force, _) = mode.lowered_by(&String::from_utf8_lossy(&line));
+    (in_force != mode)
+        .then(|| format!("mesh.mode= on the command line lowers the mode to {in_force} until the next boot without it"))
 }
 
 /// When the mode file was written.
