@@ -93,7 +93,7 @@ fn dump(protocol: PortProtocol, family: u8, out: &mut Vec<Listening>) -> anyhow:
                     let mut v6_only = false;
                     for nla in &r.nlas {
                         let Nla::Other(attribute) = nla else { continue };
-                        use netlink_packet_core::Nla as _;
+                        use netlink_packet_utils::nla::Nla as _;
                         let mut value = vec![0; attribute.value_len()];
                         attribute.emit_value(&mut value);
                         match (attribute.kind(), value.as_slice()) {

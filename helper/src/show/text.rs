@@ -7,7 +7,7 @@ use std::io::{self, Write};
 /// A table without lines, arranged to the terminal's width; whole lines where the output is not a terminal.
 pub fn table(header: &[&str]) -> Table {
     let mut t = Table::new();
-    t.load_style(presets::NOTHING);
+    t.load_preset(presets::NOTHING);
     t.set_content_arrangement(ContentArrangement::Dynamic);
     if !io::IsTerminal::is_terminal(&io::stdout()) {
         t.set_content_arrangement(ContentArrangement::Disabled);
