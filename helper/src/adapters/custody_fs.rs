@@ -66,7 +66,7 @@ pub fn look_in(dir: &OwnedFd, path: &FoundPath) -> anyhow::Result<Seen> {
         FileType::RegularFile => {
             let (content, stat) = read_stable(&inode, path)?;
             let size = content.len() as u64;
-            let sparse = stat.st_blocks.cast_unsigned().saturating_mul(512) < size;
+            let sparse = stat.st_blocks.unsigned_abs().saturating_mul(512) < size;
             (What::File { size, sha256: hex_sha256(&content), sparse }, Some(content), stat)
         }
         FileType::Symlink => {
@@ -190,8 +190,8 @@ fn read_stable(inode: &OwnedFd, path: &FoundPath) -> anyhow::Result<(Vec<u8>, St
     let mut file = File::from(open_for_reading(inode, path)?);
     for _ in 0..READ_TRIES {
         let before = stat_of(&file, path)?;
-        if before.st_size.cast_unsigned() > MAX_CONTENT {
-            return Err(too_large(path, before.st_size.cast_unsigned()));
+        if before.st_size.unsigned_abs() > MAX_CONTENT {
+            return Err(too_large(path, before.st_size.unsigned_abs()));
         }
         let mut content = Vec::with_capacity(usize::try_from(before.st_size).unwrap_or(0));
         file.rewind().with_context(|| format!("reading {path}"))?;
@@ -217,7 +217,7 @@ fn too_large(path: &FoundPath, size: u64) -> anyhow::Error {
 }
 
 fn is_young(stat: &Stat) -> bool {
-    let changed = UNIX_EPOCH + Duration::new(stat.st_ctime.max(0).cast_unsigned(), stat.st_ctime_nsec as u32);
+    let changed = UNIX_EPOCH + Duration::new(stat.st_ctime.max(0).unsigned_abs(), stat.st_ctime_nsec as u32);
     // A time in the future (the clock was set back) tells nothing; it is not waited for.
     SystemTime::now().duration_since(changed).is_ok_and(|age| age < GRAIN)
 }

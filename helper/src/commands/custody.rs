@@ -118,7 +118,7 @@ fn describe(record: &Record) -> String {
     }
     if let Some(meta) = &record.sight.meta {
         out.push_str(&format!("\n  owner     {}:{}, mode {:04o}", meta.uid, meta.gid, meta.mode));
-        out.push_str(&format!("\n  written   {}", time((meta.mtime_ns / 1000).max(0).cast_unsigned())));
+        out.push_str(&format!("\n  written   {}", time((meta.mtime_ns / 1000).max(0).unsigned_abs())));
         out.push_str(&format!("\n  inode     {} (links {})", meta.ino, meta.nlink));
         for (name, value) in &meta.xattrs {
             out.push_str(&format!("\n  attribute {name} = 0x{value}"));
