@@ -12,11 +12,12 @@ use mesh_tests_vm::{Bed, Hardware, Netns, Node, Nspawn, Preparation, Recipe, Sav
 
 type Test = fn(Suite) -> Result<()>;
 
-const TESTS: [(&str, Test); 4] = [
-    ("namespace_node", namespace_node),
-    ("machine", machine),
-    ("two_machines_on_one_ethernet", two_machines_on_one_ethernet),
-    ("every_crash_state", every_crash_state),
+/// What is about the bed's own code needs one release; the spikes boot machines of both.
+const TESTS: [(&str, Test, &[Suite]); 4] = [
+    ("namespace_node", namespace_node, &Suite::ALL),
+    ("machine", machine, &[Suite::Trixie]),
+    ("two_machines_on_one_ethernet", two_machines_on_one_ethernet, &[Suite::Trixie]),
+    ("every_crash_state", every_crash_state, &[Suite::Trixie]),
 ];
 
 fn main() -> ExitCode {
@@ -24,8 +25,8 @@ fn main() -> ExitCode {
     // One node at a time: a second one only makes both slow.
     arguments.test_threads = Some(1);
     let mut trials = Vec::new();
-    for suite in Suite::ALL {
-        for (name, test) in TESTS {
+    for (name, test, suites) in TESTS {
+        for &suite in suites {
             trials.push(Trial::test(format!("{name}::{}", suite.name()), move || said(test(suite))));
         }
     }

@@ -3,7 +3,7 @@
 //! generator are the shipped ones; the restoring itself (the flip's, which this release has not) is a script.
 
 use anyhow::{Context, Result, ensure};
-use mesh_tests_vm::{Bed, Node, Vm};
+use mesh_tests_vm::{Node, Vm};
 
 use crate::{Notes, node};
 
@@ -12,6 +12,7 @@ const RESOLVER: &str = "/etc/unbound/unbound.conf.d/50-node.conf";
 
 const RESTORE: &str = "#!/bin/bash
 set -e
+[ -d /etc/mesh/flip.pending ] || exit 0
 cp --preserve=all -T /etc/mesh/flip.pending/ssh /etc/ssh/sshd_config.d/50-node.conf
 cp --preserve=all -T /etc/mesh/flip.pending/resolver /etc/unbound/unbound.conf.d/50-node.conf
 rm -r /etc/mesh/flip.pending /etc/mesh/pending
@@ -21,12 +22,14 @@ sync
 const DROP_IN: &str = "[Service]\nExecStart=\nExecStart=/usr/local/sbin/restore\n\
     ReadWritePaths=/etc/ssh/sshd_config.d /etc/unbound/unbound.conf.d\n";
 
-/// The whole spike.
-pub fn spike(bed: &Bed, vm: &mut Vm, notes: &mut Notes) -> Result<()> {
-    node::install(bed, vm)?;
-    node::configure(vm)?;
+/// Puts the script in the place of the helper's undo.
+pub fn prepare(vm: &mut Vm) -> Result<()> {
     vm.put("/usr/local/sbin/restore", RESTORE.as_bytes(), 0o755)?;
-    vm.put("/etc/systemd/system/mesh-recover.service.d/spike.conf", DROP_IN.as_bytes(), 0o644)?;
+    vm.put("/etc/systemd/system/mesh-recover.service.d/spike.conf", DROP_IN.as_bytes(), 0o644)
+}
+
+/// Swaps the files as a flip would, cuts the power before it is confirmed, and looks at the next boot.
+pub fn cut_and_boot(vm: &mut Vm, notes: &mut Notes) -> Result<()> {
     // The found files, kept; the flipped ones in force; the mode still the one before.
     vm.run(&format!(
         "set -e; mkdir -p -m 700 /etc/mesh/flip.pending
@@ -34,8 +37,7 @@ pub fn spike(bed: &Bed, vm: &mut Vm, notes: &mut Notes) -> Result<()> {
          echo 'Port 2201' >/etc/mesh/flip.pending/ssh; echo 'Port 2202' >{SSH}
          printf 'server:\\n interface: 127.0.0.1@5301\\n' >/etc/mesh/flip.pending/resolver
          printf 'server:\\n interface: 127.0.0.1@5302\\n' >{RESOLVER}
-         echo adopted >/etc/mesh/mode; systemctl daemon-reload
-         systemctl -q enable ssh.service unbound.service; systemctl restart ssh.service unbound.service"
+         systemctl -q enable systemd-networkd.service ssh.service unbound.service; systemctl restart ssh.service unbound.service"
     ))?;
     ensure!(listening(vm)? == (2202, 5302), "the flipped files are not in force before: {:?}", listening(vm)?);
     vm.run("echo flip >/etc/mesh/pending; sync")?;
@@ -51,6 +53,7 @@ pub fn spike(bed: &Bed, vm: &mut Vm, notes: &mut Notes) -> Result<()> {
     for (unit, property) in [
         ("sysinit.target", "ActiveEnterTimestampMonotonic"),
         ("network-pre.target", "ActiveEnterTimestampMonotonic"),
+        ("systemd-networkd.service", "ExecMainStartTimestampMonotonic"),
         ("unbound.service", "ExecMainStartTimestampMonotonic"),
         ("ssh.service", "ExecMainStartTimestampMonotonic"),
     ] {

@@ -1,6 +1,7 @@
 //! What the design leans on, tried on Debian's own kernels and systemds in virtual machines before anything is built
 //! on it: `cargo test -p mesh-tests-vm --test spikes`, as root. Each prints what it saw.
 
+mod boot;
 mod dormant;
 mod early;
 mod isolate;
@@ -18,8 +19,7 @@ use mesh_tests_vm::{Bed, Hardware, Node, Preparation, Recipe, Saved, Suite, Swit
 /// What a spike does with a copy of the saved machine.
 type Spike = fn(&Bed, &mut Vm, &mut Notes) -> Result<()>;
 
-const SPIKES: [(&str, Spike); 4] =
-    [("dormant", dormant::spike), ("isolate", isolate::spike), ("one_go", one_go::spike), ("early", early::spike)];
+const SPIKES: [(&str, Spike); 3] = [("dormant", dormant::spike), ("isolate", isolate::spike), ("boot", boot::spike)];
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();

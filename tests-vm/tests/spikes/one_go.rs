@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use mesh_tests_vm::{Bed, Node, Vm};
+use mesh_tests_vm::{Node, Vm};
 
 use crate::{Notes, node};
 
@@ -26,20 +26,13 @@ exec sleep infinity
 
 const DROP_IN: &str = "[Service]\nExecStart=\nExecStart=/usr/local/sbin/one-go\nNotifyAccess=all\n";
 
-/// The helper's undo is not what is looked at here, only where it stands in the order.
-const RECOVER: &str = "[Service]\nExecStart=\nExecStart=/usr/bin/true\n";
-
-/// The whole spike.
-pub fn spike(bed: &Bed, vm: &mut Vm, notes: &mut Notes) -> Result<()> {
-    node::install(bed, vm)?;
-    node::configure(vm)?;
+/// Adopts the machine in one go.
+pub fn adopt(vm: &mut Vm, notes: &mut Notes) -> Result<()> {
     vm.put("/usr/local/sbin/one-go", ONE_GO.as_bytes(), 0o755)?;
     vm.put("/etc/systemd/system/mesh-adopt.service.d/spike.conf", DROP_IN.as_bytes(), 0o644)?;
-    vm.put("/etc/systemd/system/mesh-recover.service.d/spike.conf", RECOVER.as_bytes(), 0o644)?;
     vm.run(
         "systemctl daemon-reload; systemctl start fleet-agent.service; ! systemctl -q cat mesh-node.target 2>/dev/null",
     )?;
-
     let started = vm.try_run("systemctl start mesh-adopt.target", Duration::from_secs(120))?;
     ensure!(started.exit == 0, "{}{}", started.all(), vm.run("journalctl -b --no-pager -n 60")?);
     active(vm)?;
@@ -47,18 +40,23 @@ pub fn spike(bed: &Bed, vm: &mut Vm, notes: &mut Notes) -> Result<()> {
     notes.saw(
         "started in one go: mesh-adopt.target, mesh-node.target, a module, a cron mount, the watch; no ordering cycle",
     );
+    Ok(())
+}
 
-    vm.reboot()?;
-    vm.wait_running()?;
+/// After a boot: the mode holds, and adopting what is adopted disturbs nothing.
+pub fn adopted_again(vm: &mut Vm, notes: &mut Notes) -> Result<()> {
     active(vm)?;
     node::no_cycle(vm)?;
-    notes.saw("rebooted: mesh-node.target is up by itself, control masked, no ordering cycle");
-
-    let (before, _) = (node::units(vm)?, vm.run("systemctl start mesh-adopt.target")?);
+    notes.saw("booted: mesh-node.target is up by itself, control is masked, no ordering cycle");
+    let before = node::units(vm)?;
+    vm.run("systemctl start mesh-adopt.target")?;
     let disturbed = node::disturbed(&before, &node::units(vm)?);
     ensure!(disturbed.is_empty(), "adopting an adopted machine disturbs {disturbed:?}");
     node::no_cycle(vm)?;
-    let loops = vm.run("systemd-analyze verify --man=no mesh-adopt.target mesh-node.target mesh-converged.target 2>&1 | grep -iE 'cycle|loop' || true")?;
+    let loops = vm.run(
+        "systemd-analyze verify --man=no mesh-adopt.target mesh-node.target mesh-converged.target 2>&1 \
+         | grep -iE 'cycle|loop' || true",
+    )?;
     ensure!(loops.is_empty(), "{loops}");
     notes.saw(
         "started again on the adopted machine: nothing disturbed, no ordering cycle, none in systemd-analyze verify",
