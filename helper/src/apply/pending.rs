@@ -2,9 +2,11 @@
 
 use super::Doing;
 use crate::adapters::durable;
+use crate::adapters::systemd::{self, Request};
 use crate::layout::Layout;
 use anyhow::Context as _;
 use mesh_model::pending::{PENDING_SCHEMA, Pending, PendingVerb};
+use mesh_model::unit::Scope;
 use serde::Serialize;
 use std::fs;
 
@@ -32,7 +34,9 @@ pub fn begin(
     durable::replace(&doing.layout.pending(), pending.render().as_bytes(), 0o600)
 }
 
-/// It is whole.
+/// It is whole. PID 1 reads its units once more: else the generator's link to `mesh-recover.service` would stay in the
+/// unit tree until somebody else reloads.
 pub fn clear(layout: &Layout) -> anyhow::Result<()> {
-    durable::remove(&layout.pending()).map(|_| ())
+    durable::remove(&layout.pending())?;
+    systemd::act(&Scope::System, &Request::Reload).context("reading units again")
 }

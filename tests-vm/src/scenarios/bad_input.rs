@@ -8,7 +8,7 @@ use crate::image::Suite;
 use crate::node::Node;
 use crate::process::{Checked, command};
 use crate::snapshot::{Depth, Snapshot};
-use crate::world::Size;
+use crate::world::{Size, node_toml};
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -49,12 +49,12 @@ fn cases() -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// What must not move: unit files, which units are up, the ruleset.
+/// What must not move: unit files, which units are up, the ruleset. What makes a fault, or a cut, visible may appear.
 fn essence(stage: &mut Stage) -> Result<Snapshot> {
     let mut snapshot = super::stage::comparable(&stage.snapshot(Depth::Quick)?);
-    if let Some(units) = snapshot.parts.get_mut("units") {
-        // The unit that makes the fault visible is the one thing that may appear.
-        units.retain(|name, _| !name.contains(" mesh-mode-invalid.service"));
+    let shown = |name: &str| name.contains(" mesh-mode-invalid.service") || name.contains(" mesh-recover.service");
+    for part in ["units", "unit-files"] {
+        snapshot.parts.entry(part).or_default().retain(|name, _| !shown(name));
     }
     Ok(snapshot)
 }
@@ -91,26 +91,48 @@ fn one(stage: &mut Stage, case: &Path, before: &Snapshot, visible: &mut u32) -> 
     let to = stage.site.node.under("/etc/mesh");
     command("cp", ["-rT"]).arg(case).arg(&to).checked()?;
     fs::remove_file(to.join("expected"))?;
-    let files = stage.run("cd /etc/mesh && find . -type f -exec sha256sum {} + | sort")?;
+    if !to.join("node.toml").exists() {
+        fs::write(to.join("node.toml"), node_toml::adopting())?;
+    }
+    let listing = "cd /etc/mesh && find . -type f -exec sha256sum {} + | sort";
+    let files = stage.run(listing)?;
     let output = stage.mesh("adopt")?;
     ensure!(output.exit == expected.exit, "exit {}, not {}:\n{}", output.exit, expected.exit, output.all());
-    for (place, what) in &expected.faults {
-        ensure!(output.all().contains(what), "{place} {what:?} is not said:\n{}", output.all());
+    // A verb says the first fault and how many there are; check-config and the unit that runs it say each.
+    let (place, what) = expected.faults.first().context("no fault is expected")?;
+    for word in [place, what] {
+        ensure!(output.all().contains(word), "adopt does not say {word:?}:\n{}", output.all());
     }
     stage.reload()?;
-    // What pulls the unit in is the default target; starting that starts nothing else that is up already.
-    let script = "test -e /run/systemd/generator/multi-user.target.wants/mesh-mode-invalid.service || exit 9; \
-                  systemctl start mesh-mode-invalid.service; systemctl --failed --no-legend --plain; \
-                  systemctl status mesh-mode-invalid.service --no-pager; true";
-    let seen = stage.site.node.try_run(script, Duration::from_secs(30))?;
-    if seen.exit == 0 {
-        ensure!(seen.out.contains("mesh-mode-invalid.service"), "not in systemctl --failed:\n{}", seen.all());
-        *visible += 1;
+    unchanged(stage, before).context("unmanaged")?;
+    ensure!(stage.run(listing)? == files, "/etc/mesh was changed");
+
+    // The same on a machine that says it is adopted: the generator sees it, changes nothing, and shows it.
+    let seen_by_generators = !place.starts_with("/etc/mesh/pending");
+    if !to.join("mode").exists() {
+        fs::write(to.join("mode"), "adopted\n")?;
     }
-    let after = essence(stage)?;
-    let differences = before.differences(&after, |_, _| false);
+    stage.reload()?;
+    let link = "test -e /run/systemd/generator/multi-user.target.wants/mesh-mode-invalid.service";
+    let linked = stage.site.node.try_run(link, Duration::from_secs(30))?.exit == 0;
+    ensure!(linked == seen_by_generators, "{place} {what}: shown by the generator: {linked}");
+    if linked {
+        // The default target wants it; to start that starts nothing else, since all of it is up.
+        let script = "systemctl start multi-user.target; systemctl --failed --no-legend --plain; \
+                      systemctl status mesh-mode-invalid.service --no-pager --full --lines=200; true";
+        let seen = stage.run(script)?;
+        ensure!(seen.lines().any(|l| l.starts_with("mesh-mode-invalid.service")), "not in systemctl --failed:\n{seen}");
+        for (place, what) in &expected.faults {
+            ensure!(seen.contains(place) && seen.contains(what), "the unit does not say {place} {what:?}:\n{seen}");
+        }
+        *visible += 1;
+        unchanged(stage, before).context("adopted")?;
+    }
+    Ok(())
+}
+
+fn unchanged(stage: &mut Stage, before: &Snapshot) -> Result<()> {
+    let differences = before.differences(&essence(stage)?, |_, _| false);
     ensure!(differences.is_empty(), "{}", differences.join("\n"));
-    let now = stage.run("cd /etc/mesh && find . -type f -exec sha256sum {} + | sort")?;
-    ensure!(files == now, "/etc/mesh was changed:\n{files}\n{now}");
     Ok(())
 }

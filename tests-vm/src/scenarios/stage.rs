@@ -37,6 +37,8 @@ impl Stage {
         let site = World { suite, size }.boot(bed, name)?;
         let mut stage = Stage { site };
         stage.site.node.copy_in(&installed, "/")?;
+        // As a package does when it is installed.
+        stage.run("systemd-tmpfiles --create /usr/lib/tmpfiles.d/mesh.conf")?;
         stage.site.node.put("/etc/mesh/node.toml", node_toml.as_bytes(), 0o644)?;
         stage.reload()?;
         Ok(stage)
@@ -185,9 +187,8 @@ pub fn comparable(snapshot: &Snapshot) -> Snapshot {
     parts.remove("processes");
     if let Some(units) = parts.get_mut("units") {
         units.retain(|name, line| {
-            let inactive = field(line, "ActiveState").as_deref() == Some("inactive");
-            // A unit that was looked at stays in PID 1's memory for a while; its file is compared with the files.
-            let unused = (name.contains(" mesh-") || field(line, "LoadState").as_deref() != Some("loaded")) && inactive;
+            // A unit that somebody looked at stays in PID 1's memory for a while; its file is compared with the files.
+            let unused = field(line, "ActiveState").as_deref() == Some("inactive") && !control.contains(name);
             !unused
                 && !name.contains(".scope")
                 && !name.contains(" mesh-test")
@@ -198,7 +199,12 @@ pub fn comparable(snapshot: &Snapshot) -> Snapshot {
             // Control was started again, on purpose; what it is must be the same, not which process it is.
             let moment = name.ends_with("fleet-policy.service") || name.ends_with("fleet-beat.service");
             let keep = ["LoadState", "UnitFileState", "FragmentPath", "DropInPaths", "ActiveState", "SubState"];
-            let keep = if moment { &keep[..4] } else { &keep[..] };
+            // A timer is `running` for the moment in which what it started runs.
+            let keep = match () {
+                () if moment => &keep[..4],
+                () if name.ends_with(".timer") => &keep[..5],
+                () => &keep[..],
+            };
             *line = keep
                 .iter()
                 .map(|k| format!("{k}={}", field(line, k).unwrap_or_default()))

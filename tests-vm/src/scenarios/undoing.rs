@@ -54,6 +54,8 @@ fn release_leaves_no_trace(bed: &Bed, suite: Suite) -> Result<()> {
         ensure!(stage.mode()? == "adopted", "the dry run changed the mode:\n{}", plan.out);
         stage.mesh_says("release", 0, &[])?;
         ensure!(stage.mode()? == "unmanaged", "the mode is {}", stage.mode()?);
+        let target = stage.run("systemctl is-active mesh-adopt.target mesh-adopt.service || true")?;
+        ensure!(!target.lines().any(|l| l == "active"), "the target would not start again: {target}");
         same_as(stage, &before, Depth::Full)?;
         stage.control_is_on(&before)?;
         let mut run = prober.report()?;

@@ -152,8 +152,10 @@ fn run(c: &Container) -> String {
     } else {
         "app"
     };
-    let mut line =
-        format!("podman run --quiet --detach --restart always --name {0} --env-file /srv/fleet/{0}/env", c.name);
+    let mut line = format!(
+        "podman run --quiet --detach --restart always --stop-signal KILL --name {0} --env-file /srv/fleet/{0}/env",
+        c.name
+    );
     let mut add = |word: String| {
         line.push(' ');
         line.push_str(&word);
