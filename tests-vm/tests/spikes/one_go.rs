@@ -53,14 +53,7 @@ pub fn adopted_again(vm: &mut Vm, notes: &mut Notes) -> Result<()> {
     let disturbed = node::disturbed(&before, &node::units(vm)?);
     ensure!(disturbed.is_empty(), "adopting an adopted machine disturbs {disturbed:?}");
     node::no_cycle(vm)?;
-    let loops = vm.run(
-        "systemd-analyze verify --man=no mesh-adopt.target mesh-node.target mesh-converged.target 2>&1 \
-         | grep -iE 'cycle|loop' || true",
-    )?;
-    ensure!(loops.is_empty(), "{loops}");
-    notes.saw(
-        "started again on the adopted machine: nothing disturbed, no ordering cycle, none in systemd-analyze verify",
-    );
+    notes.saw("started again on the adopted machine: nothing disturbed, no ordering cycle");
     Ok(())
 }
 
