@@ -149,7 +149,7 @@ fn connects(to: SocketAddr, from: Option<SocketAddr>) -> bool {
     let fd = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_NONBLOCK, None).unwrap();
     bind(fd.as_raw_fd(), &SockaddrStorage::from(from)).unwrap();
     // Non-blocking: EINPROGRESS now, writable once it is answered.
-    let _ = connect(fd.as_raw_fd(), &SockaddrStorage::from(to));
+    connect(fd.as_raw_fd(), &SockaddrStorage::from(to)).ok();
     let stream = TcpStream::from(fd);
     thread::sleep(PATIENCE);
     stream.peer_addr().is_ok()

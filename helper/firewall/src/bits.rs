@@ -79,7 +79,7 @@ pub enum Tri {
 impl Tri {
     /// The opposite.
     #[must_use]
-    pub fn not(self) -> Tri {
+    pub fn opposite(self) -> Tri {
         match self {
             Tri::Yes => Tri::No,
             Tri::No => Tri::Yes,
@@ -90,7 +90,7 @@ impl Tri {
     /// Inverted if `inverted`.
     #[must_use]
     pub fn invert(self, inverted: bool) -> Tri {
-        if inverted { self.not() } else { self }
+        if inverted { self.opposite() } else { self }
     }
 }
 

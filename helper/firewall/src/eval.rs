@@ -334,11 +334,11 @@ impl Machine<'_> {
         let (low, high) = (vec![0; data.len()], vec![0xff; data.len()]);
         match op {
             CmpOp::Eq => bits::equal(&bytes, data),
-            CmpOp::Ne => bits::equal(&bytes, data).not(),
+            CmpOp::Ne => bits::equal(&bytes, data).opposite(),
             CmpOp::Le => bits::within(&bytes, &low, data),
-            CmpOp::Gt => bits::within(&bytes, &low, data).not(),
+            CmpOp::Gt => bits::within(&bytes, &low, data).opposite(),
             CmpOp::Ge => bits::within(&bytes, data, &high),
-            CmpOp::Lt => bits::within(&bytes, data, &high).not(),
+            CmpOp::Lt => bits::within(&bytes, data, &high).opposite(),
         }
     }
 

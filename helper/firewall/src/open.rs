@@ -253,7 +253,7 @@ fn blocks((first, last): (u16, u16)) -> Vec<(u16, u32)> {
 }
 
 /// How often one chain may be walked for one opening before the range is too ragged.
-const WALKS: usize = 4096;
+const WALKS: usize = 20_000;
 
 /// What one chain does with the flow.
 #[derive(Default)]
@@ -417,11 +417,14 @@ impl Ask<'_> {
                     }
                     answer.passed.extend(walk.passed);
                     match walk.fate {
-                        Fate::Accepted(by) => {
+                        // By what a connection begins is what an operator wants to know.
+                        Fate::Accepted(by) if *state == State::New => {
                             answer.open_by.insert(by);
                         }
+                        Fate::Accepted(_) => {}
                         Fate::Dropped { by, place } => {
-                            let place = place.map_err(|o| (format!("{}: {}", o.rule.words(), o.what), o.remedy))?;
+                            let place =
+                                place.map_err(|o| (format!("{}: {}", o.rule.words(), o.what), o.remedy.clone()))?;
                             answer.saved_from.insert(by);
                             let range = part.map(|(at, open)| (at, (u32::from(at) + (1 << open) - 1) as u16));
                             answer.places.entry(place).or_default().entry(*v6).or_default().push(range);

@@ -3,7 +3,6 @@
 
 use crate::ir::{BitwiseOp, CmpOp, Data, Expr, Reg, Rule, Ruleset, Set, Verdict};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// How the bytes of a register are shown.
@@ -82,10 +81,8 @@ fn protocol(n: u8) -> Option<&'static str> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::from("0x"), |mut s, b| {
-        let _ = write!(s, "{b:02x}");
-        s
-    })
+    let digits: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    format!("0x{digits}")
 }
 
 fn number(bytes: &[u8]) -> Option<u128> {
@@ -169,7 +166,18 @@ fn meta(key: u32) -> (&'static str, Look) {
 
 impl Words<'_> {
     fn say(&mut self, s: impl Into<String>) {
-        self.out.push(s.into());
+        let s = s.into();
+        // A field of a protocol says by itself what the comparison before it made sure of.
+        let implied = match s.split_once(' ') {
+            Some(("ip", _)) => "meta nfproto ipv4".to_string(),
+            Some(("ip6", _)) => "meta nfproto ipv6".to_string(),
+            Some((word, _)) => format!("meta l4proto {word}"),
+            None => String::new(),
+        };
+        if self.out.last() == Some(&implied) {
+            self.out.pop();
+        }
+        self.out.push(s);
     }
 
     fn load(&mut self, reg: Reg, label: String, look: Look) {

@@ -107,7 +107,7 @@ pub enum Fate {
         /// By what.
         by: RuleRef,
         /// Where to insert; an error where no place is exact.
-        place: Result<Place, Obstacle>,
+        place: Result<Place, Box<Obstacle>>,
     },
 }
 
@@ -133,8 +133,8 @@ const DEPTH: usize = 16;
 
 enum End {
     Accept(RuleRef),
-    Drop(RuleRef, Result<Place, Obstacle>),
-    Return(Result<Place, Obstacle>),
+    Drop(RuleRef, Result<Place, Box<Obstacle>>),
+    Return(Result<Place, Box<Obstacle>>),
 }
 
 struct Outcome {
@@ -281,7 +281,7 @@ impl<'a> Walker<'a> {
     /// The latest place from which a rule reaches this flow at this hook and nothing else: before `before` in the
     /// chain that the walk is in, if no other way leads into it; else before the jump that led in, if nothing was
     /// passed since then.
-    fn place(&self, before: Option<u64>) -> Result<Place, Obstacle> {
+    fn place(&self, before: Option<u64>) -> Result<Place, Box<Obstacle>> {
         let deepest = self.frames.len() - 1;
         let mut exact = 0;
         while exact < deepest && self.index.references(self.frames[exact + 1].chain) == 1 {
@@ -295,11 +295,11 @@ impl<'a> Walker<'a> {
             Some((jump, passed)) if passed == self.passed.len() + self.obstacles.len() => {
                 Ok(Place { chain: chain.name.clone(), before: Some(jump.handle) })
             }
-            Some((jump, _)) => Err(Obstacle {
+            Some((jump, _)) => Err(Box::new(Obstacle {
                 rule: RuleRef::of(self.ruleset, jump),
                 what: "it leads into a chain that is used from elsewhere too, so that no place in it is exact".into(),
                 remedy: "open it by hand before this rule".into(),
-            }),
+            })),
             None => Ok(Place { chain: chain.name.clone(), before }),
         }
     }

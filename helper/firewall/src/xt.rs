@@ -30,7 +30,7 @@ fn and(a: Tri, b: Tri) -> Tri {
 }
 
 fn or(a: Tri, b: Tri) -> Tri {
-    and(a.not(), b.not()).not()
+    and(a.opposite(), b.opposite()).opposite()
 }
 
 /// Source and destination port ranges as xt_tcp and xt_udp begin; `inverted` has bit 0 for the source, 1 for the
