@@ -382,7 +382,13 @@ impl<'a> Walker<'a> {
                     };
                     let sub = self.run(target, condition, Some(rule));
                     match (sub.end, certain, goto) {
-                        (End::Return(place), true, true) => return Some(End::Return(place)),
+                        (End::Return(place), true, true) => {
+                            // What returned early leaves with the rest, but by another way.
+                            if let Some(w) = sub.side {
+                                *side = both(*side, w);
+                            }
+                            return Some(End::Return(place));
+                        }
                         (End::Return(_), false, true) => *side = both(*side, condition.unwrap_or(Why::NONE)),
                         (End::Return(_), _, false) | (_, false, false) => {}
                         (_, false, true) => {

@@ -1,8 +1,6 @@
 //! The planner over rulesets made by hand: where the rule goes, what stays before it, what is refused and why.
 
-mod made;
-
-use made::*;
+use crate::made::*;
 use mesh_firewall::eval::Facts;
 use mesh_firewall::ir::*;
 use mesh_firewall::kind;
