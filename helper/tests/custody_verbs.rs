@@ -1,4 +1,5 @@
 //! `mesh custody` and `mesh log` as an operator runs them, on a root of their own.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, in its helpers too")]
 
 use mesh::adapters::custody_store::Store;
 use mesh::adapters::lock::{Lock, Wait};

@@ -1,4 +1,5 @@
 //! The arrows of the layers: what each part of the helper may use, and what the pure crates may not touch.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, in its helpers too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

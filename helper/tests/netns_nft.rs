@@ -1,5 +1,6 @@
 //! Openings on the real kernel, in network namespaces of their own: rulesets are loaded with `nft`, flows are tried
 //! with real connections from a second namespace. Needs root, `nft` and `ip`; says so where they are missing.
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, in its helpers too")]
 
 use mesh::adapters::lock::{Lock, Wait};
 use mesh::adapters::nft;

@@ -218,9 +218,11 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The catalog as systemd reads it: per id the header lines and the prose (systemd: catalog.c,
-    /// catalog_import_file).
-    fn catalog() -> Vec<(String, Vec<(String, String)>, String)> {
+    /// Id, header lines, prose.
+    type Explained = (String, Vec<(String, String)>, String);
+
+    /// The catalog as systemd reads it (systemd: catalog.c, catalog_import_file).
+    fn catalog() -> Vec<Explained> {
         let text = include_str!("../../../packaging/systemd/mesh.catalog");
         let mut entries = Vec::new();
         for part in text.split("\n-- ").skip(1) {

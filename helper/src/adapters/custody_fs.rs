@@ -235,7 +235,7 @@ fn meta_of(stat: &Stat, xattrs: BTreeMap<Escaped, String>, flags: Option<u32>) -
         gid: stat.st_gid,
         dev: stat.st_dev,
         ino: stat.st_ino,
-        nlink: u64::from(stat.st_nlink),
+        nlink: stat.st_nlink,
         atime_ns: ns(stat.st_atime, stat.st_atime_nsec),
         mtime_ns: ns(stat.st_mtime, stat.st_mtime_nsec),
         ctime_ns: ns(stat.st_ctime, stat.st_ctime_nsec),

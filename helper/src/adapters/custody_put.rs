@@ -107,7 +107,7 @@ fn in_place(dir: &OwnedFd, path: &FoundPath, now: &Seen, meta: &Meta) -> anyhow:
     let inode = custody_fs::open_inode(dir, path)?.with_context(|| format!("{path} went away meanwhile"))?;
     let stat = custody_fs::stat_of(&inode, path)?;
     let looked_at = now.sight.meta.as_ref().map(|m| (m.dev, m.ino, m.nlink));
-    if looked_at != Some((stat.st_dev, stat.st_ino, u64::from(stat.st_nlink))) {
+    if looked_at != Some((stat.st_dev, stat.st_ino, stat.st_nlink)) {
         return Err(raced(path));
     }
     let fd = custody_fs::open_for_reading(&inode, path)?;

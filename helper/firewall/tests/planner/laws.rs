@@ -137,7 +137,7 @@ proptest! {
     fn a_plan_opens_what_was_asked_and_nothing_else(case in case()) {
         let before = ruleset(&case);
         let asked = Opening { module: "operator".into(), flow: case.flow.parse().unwrap() };
-        let p = plan(&before, &Facts::default(), &[asked.clone()]);
+        let p = plan(&before, &Facts::default(), std::slice::from_ref(&asked));
         prop_assume!(p.refused.is_empty());
         let after = simulate(&before, &p.steps);
         let chains = &p.planned[0].chains;
