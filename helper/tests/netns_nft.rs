@@ -463,6 +463,64 @@ fn a_stale_plan_is_refused_whole_by_the_kernel() {
     assert_eq!(marked(), 0);
 }
 
+/// A socket as `ListenNetlink=netfilter 64` makes it, for this namespace.
+fn watch_socket() -> std::os::fd::OwnedFd {
+    use nix::sys::socket::{AddressFamily, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
+    use std::os::fd::AsRawFd;
+    let fd = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_NONBLOCK, SockProtocol::NetlinkNetFilter);
+    let fd = fd.unwrap();
+    bind(fd.as_raw_fd(), &NetlinkAddr::new(0, 64)).unwrap();
+    fd
+}
+
+/// Starts the program as systemd starts mesh-watch.service, and returns whether it did well.
+fn activated(w: &World, fd: &std::os::fd::OwnedFd) -> bool {
+    // Only a shell can put a descriptor at 3 and its own pid into the environment before the exec.
+    let line = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --root \"$1\" openings --assert 3<&0 </dev/null";
+    let mut command = Command::new("sh");
+    command.args(["-c", line, env!("CARGO_BIN_EXE_mesh")]).arg(w.dir.path()).stdin(fd.try_clone().unwrap());
+    command.status().unwrap().success()
+}
+
+fn queued(fd: &std::os::fd::OwnedFd) -> bool {
+    use nix::sys::socket::{MsgFlags, recv};
+    use std::os::fd::AsRawFd;
+    let mut buffer = [0; 64];
+    recv(fd.as_raw_fd(), &mut buffer, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT).is_ok()
+}
+
+#[test]
+fn the_watcher_puts_back_what_a_reload_took_and_names_who_did_it() {
+    let Some(w) = world() else { return };
+    nft_load(FOUND);
+    w.establish(&["tcp/9443"]).unwrap();
+    let layout = w.layout();
+    let mode = |text: &str| std::fs::write(layout.mode(), text).unwrap();
+    let ledger = || std::fs::read_to_string(layout.ledger()).unwrap();
+    mode("adopted\n");
+    let socket = watch_socket();
+    nft_load(&format!("flush ruleset\n{FOUND}"));
+    assert!(queued(&socket));
+    assert!(activated(&w, &socket));
+    assert_eq!(w.open().0, [22, 9443]);
+    let last = ledger().lines().last().unwrap().to_string();
+    assert!(last.contains("opening-restored") && last.contains("\"committer\":\"nft\""), "{last}");
+
+    // Its own change wakes it once more; then there is nothing to do, to write, or to wake for.
+    let before = (ledger(), nft_text());
+    assert!(queued(&socket));
+    assert!(activated(&w, &socket));
+    assert!(!queued(&socket));
+    assert_eq!((ledger(), uncounted(&nft_text())), (before.0, uncounted(&before.1)));
+
+    // Unmanaged it does nothing, and still takes the message.
+    mode("unmanaged\n");
+    nft_load(&format!("flush ruleset\n{FOUND}"));
+    assert!(activated(&w, &socket));
+    assert_eq!(marked(), 0);
+    assert!(!queued(&socket));
+}
+
 /// Every ruleset of the folder `MESH_RULESETS` that this kernel and nft can load is read without an error, and what of
 /// it is not understood is listed.
 #[test]

@@ -170,11 +170,7 @@ pub fn establish(layout: &Layout, recorder: &mut Recorder<'_>, openings: &[Openi
             Ok(openings.iter().filter(|o| !Report::of(&report.added, &o.mark()).is_empty()).count())
         }
         Err(e) => {
-            if let Some(f) = e.downcast_ref::<Failure>().filter(|f| f.kind == Kind::TakenBack) {
-                for o in openings {
-                    recorder.event(&Event::TakenBack { opening: o.clone(), why: f.what.clone() })?;
-                }
-            }
+            record_taken_back(recorder, openings, &e)?;
             let restored = match before {
                 Some(bytes) => durable::replace(&layout.openings(), &bytes, 0o644),
                 None => durable::remove(&layout.openings()).map(|_| ()),
@@ -203,6 +199,20 @@ pub fn record_restored(
         let rules = Report::of(&report.added, &o.mark());
         if !rules.is_empty() {
             recorder.event(&Event::OpeningRestored { opening: o.clone(), rules, committer: committer.cloned() })?;
+        }
+    }
+    Ok(())
+}
+
+/// Records that a change was taken back, if that is what `error` says.
+pub fn record_taken_back(
+    recorder: &mut Recorder<'_>,
+    openings: &[Opening],
+    error: &anyhow::Error,
+) -> anyhow::Result<()> {
+    if let Some(f) = error.downcast_ref::<Failure>().filter(|f| f.kind == Kind::TakenBack) {
+        for o in openings {
+            recorder.event(&Event::TakenBack { opening: o.clone(), why: f.what.clone() })?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::apply::openings::{self, words};
 use crate::cli;
 use crate::commands::Context;
 use crate::record::audit::Recorder;
-use crate::show::json::{self, Head};
+use crate::show::json;
 use crate::show::text;
 use mesh_firewall::open::{self, Plan};
 use mesh_firewall::walk::RuleRef;
@@ -66,14 +66,20 @@ fn assert(ctx: &Context, wanted: &[Opening], changes: &Changes) -> anyhow::Resul
         let lock = Lock::take(&ctx.layout, "openings --assert", Wait::AtMost(LOCK))?;
         // Whoever held the lock may have closed them meanwhile.
         let wanted = openings::read_file(&ctx.layout)?;
-        let report = openings::restore(&ctx.layout, &wanted)?;
+        let mut recorder = Recorder::journal_only_without_ledger(&ctx.layout, &lock, &ctx.head().node);
+        let report = match openings::restore(&ctx.layout, &wanted) {
+            Ok(report) => report,
+            Err(e) => {
+                openings::record_taken_back(&mut recorder, &wanted, &e)?;
+                return Err(e);
+            }
+        };
         let committer = changes
             .generations
             .iter()
             .rev()
             .find(|g| g.pid != 0 && g.pid != std::process::id())
             .map(|g| Committer { name: g.process.clone(), pid: g.pid });
-        let mut recorder = Recorder::journal_only_without_ledger(&ctx.layout, &lock, &head(ctx).node);
         openings::record_restored(&mut recorder, &wanted, &report, committer.as_ref())?;
         refused = report.plan;
     }
@@ -81,16 +87,6 @@ fn assert(ctx: &Context, wanted: &[Opening], changes: &Changes) -> anyhow::Resul
         Some(f) => Err(f.into()),
         None => Ok(()),
     }
-}
-
-fn head(ctx: &Context) -> Head {
-    let mode = config::read_mode(&ctx.layout).map_or_else(|_| "invalid".into(), |m| m.word().to_string());
-    let node = match config::load(&ctx.layout) {
-        Ok(Some(l)) => l.node.name,
-        // The openings stay in force whatever is wrong with node.toml.
-        Ok(None) | Err(_) => rustix::system::uname().nodename().to_string_lossy().into_owned(),
-    };
-    Head { node, mode }
 }
 
 #[derive(Serialize)]
@@ -161,7 +157,7 @@ fn list(ctx: &Context) -> anyhow::Result<()> {
     let facts = nft::facts(&ctx.layout.under("/etc"))?;
     let l = listing(&wanted, &open::marked(&ruleset), &open::plan(&ruleset, &facts, &wanted));
     if ctx.json {
-        let document = json::document("openings", &head(ctx), &l)?;
+        let document = json::document("openings", &ctx.head(), &l)?;
         return text::out(&format!("{document:#}"));
     }
     if l.openings.is_empty() && l.unasked.is_empty() {
@@ -187,7 +183,7 @@ fn list(ctx: &Context) -> anyhow::Result<()> {
 
 fn show_plan(ctx: &Context, plan: &Plan) -> anyhow::Result<()> {
     if ctx.json {
-        let document = json::document("openings", &head(ctx), &serde_json::json!({ "plan": plan }))?;
+        let document = json::document("openings", &ctx.head(), &serde_json::json!({ "plan": plan }))?;
         text::out(&format!("{document:#}"))?;
     } else if plan.steps.is_empty() && plan.refused.is_empty() {
         text::out("nothing is missing")?;
