@@ -49,11 +49,12 @@ impl Report {
 
 /// One failure for all that is refused.
 pub fn refusal(refused: &[Refusal]) -> Option<Failure> {
-    let (first, rest) = refused.split_first()?;
-    let mut what = format!("{}: {}", first.opening.flow, first.what);
-    for r in rest {
-        what += &format!("; {}: {}", r.opening.flow, r.what);
-    }
+    let first = refused.first()?;
+    let one = |r: &Refusal| {
+        let flow = r.opening.flow.to_string();
+        if r.what.starts_with(&flow) { r.what.clone() } else { format!("{flow}: {}", r.what) }
+    };
+    let what = refused.iter().map(one).collect::<Vec<_>>().join("; ");
     Some(Failure::refused(what).remedy(first.remedy.clone()))
 }
 

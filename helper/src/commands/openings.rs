@@ -165,18 +165,13 @@ fn list(ctx: &Context) -> anyhow::Result<()> {
     }
     let mut table = text::table(&["flow", "module", "state", "rule"]);
     for r in &l.openings {
-        let style = match r.state {
-            "in-force" | "already-open" => text::GOOD,
-            "missing" => text::WARN,
-            _ => text::BAD,
-        };
         let mut lines: Vec<String> = r.rules.iter().map(RuleRef::words).collect();
         lines.extend(r.why.clone());
         lines.extend(r.deliberate_drops.iter().map(|d| format!("stays: {d}")));
-        table.add_row([r.flow.clone(), r.module.clone(), text::styled(style, r.state), lines.join("\n")]);
+        table.add_row([r.flow.clone(), r.module.clone(), r.state.to_string(), lines.join("\n")]);
     }
     for r in &l.unasked {
-        table.add_row(["-".into(), "-".into(), text::styled(text::WARN, "unasked"), r.words()]);
+        table.add_row(["-".into(), "-".into(), "unasked".into(), r.words()]);
     }
     text::out(&table.to_string())
 }
