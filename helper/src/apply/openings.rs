@@ -419,3 +419,90 @@ fn refused_by_kernel(plan: &Plan, step: Option<usize>, errno: Errno) -> Failure 
         None => failure,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mesh_firewall::ir::{Chain, Family, Hook, Table, hook};
+
+    /// A table whose input drops, at generation 7.
+    fn found() -> Ruleset {
+        let table = "filter".to_string();
+        Ruleset {
+            generation: 7,
+            tables: vec![Table {
+                family: Family::INET,
+                name: table.clone(),
+                flags: 0,
+                handle: 1,
+                owner: None,
+                userdata: vec![],
+            }],
+            chains: vec![Chain {
+                family: Family::INET,
+                table,
+                name: "input".into(),
+                handle: 1,
+                hook: Some(Hook { number: hook::INPUT, priority: 0, devices: vec![] }),
+                kind: "filter".into(),
+                policy_accepts: Some(false),
+                flags: 0,
+                userdata: vec![],
+            }],
+            ..Ruleset::default()
+        }
+    }
+
+    #[test]
+    fn what_is_not_as_planned_is_taken_back_unless_others_were_at_work() {
+        let opening = Opening { module: "operator".into(), flow: "tcp/80".parse().unwrap() };
+        let (before, facts, openings) = (found(), Facts::default(), [opening]);
+        let plan = open::plan(&before, &facts, &openings);
+        let mut after = open::simulate(&before, &plan.steps);
+        after.generation = 8;
+        let judged = |after: &Ruleset| match verify(&before, &plan, after, &facts, &openings) {
+            Verified::Yes => "as planned".to_string(),
+            Verified::Overtaken => "overtaken".to_string(),
+            Verified::No(why) => why,
+        };
+        assert_eq!(judged(&after), "as planned");
+
+        let mut wider = after.clone();
+        wider.rules[0].exprs.drain(..2);
+        let mut policy = after.clone();
+        policy.chains[0].policy_accepts = Some(true);
+        let mut stranger = after.clone();
+        stranger.rules.push(Rule { userdata: vec![], handle: 3, ..after.rules[0].clone() });
+        let mut missing = after.clone();
+        missing.rules.clear();
+        for (changed, why) in [
+            (wider, "no rule as planned"),
+            (policy, "chain inet filter input differs"),
+            (stranger, "is new"),
+            (missing, "no rule as planned"),
+        ] {
+            assert!(judged(&changed).contains(why), "{}", judged(&changed));
+            // Two generations on, it may be somebody else's doing, and is planned for anew.
+            assert_eq!(judged(&Ruleset { generation: 9, ..changed }), "overtaken");
+        }
+        // Counters and handles are not a difference.
+        let counted =
+            Ruleset { rules: after.rules.iter().map(|r| Rule { handle: 99, ..r.clone() }).collect(), ..after };
+        assert_eq!(judged(&counted), "as planned");
+    }
+
+    #[test]
+    fn the_file_is_sorted_without_doubles_and_strict() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        assert_eq!(read_file(&layout).unwrap(), []);
+        let of = |f: &str| Opening { module: "operator".into(), flow: f.parse().unwrap() };
+        write_file(&layout, &[of("udp/53"), of("tcp/80"), of("udp/53")]).unwrap();
+        assert_eq!(read_file(&layout).unwrap(), [of("tcp/80"), of("udp/53")]);
+        for bad in ["", "{\"schema\":2,\"openings\":[]}", "{\"schema\":1,\"openings\":[],\"x\":1}"] {
+            fs::write(layout.openings(), bad).unwrap();
+            let e = read_file(&layout).unwrap_err().downcast::<Failure>().unwrap();
+            assert_eq!(e.kind, Kind::Config, "{bad}");
+        }
+    }
+}
