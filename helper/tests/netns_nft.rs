@@ -353,6 +353,37 @@ fn a_reload_of_the_found_firewall_is_answered() {
 }
 
 #[test]
+fn a_saved_ruleset_loaded_on_top_leaves_no_doubles() {
+    let Some(w) = world() else { return };
+    nft_load(FOUND);
+    w.establish(&["tcp/9443", "tcp/9444 from 192.0.2.0/24"]).unwrap();
+    let saved = nft_text();
+    nft_load(&saved);
+    assert_eq!(marked(), 4);
+    let in_force = || openings::in_force(&w.layout(), &openings::read_file(&w.layout()).unwrap()).unwrap();
+    assert_eq!(in_force(), 2, "they pass, twice over");
+    let report = w.restore();
+    assert_eq!((report.added.len(), report.removed.len(), marked()), (0, 2, 2));
+    assert_eq!(w.open(), (vec![22, 9443, 9444], vec![22, 9443]));
+    assert!(w.restore().removed.is_empty());
+    // An opening that the found firewall lets pass anyway is in force without a rule of ours.
+    nft_load("flush ruleset");
+    assert_eq!(in_force(), 2);
+}
+
+#[test]
+fn rules_are_closed_whatever_became_of_the_list() {
+    let Some(w) = world() else { return };
+    for broken in ["garbage", "{\"schema\": 2, \"openings\": []}", ""] {
+        nft_load(&format!("flush ruleset\n{FOUND}"));
+        w.establish(&["tcp/9443"]).unwrap();
+        std::fs::write(w.layout().openings(), broken).unwrap();
+        assert_eq!(w.close_all().unwrap(), 1, "{broken}");
+        assert_eq!((marked(), w.layout().openings().exists()), (0, false), "{broken}");
+    }
+}
+
+#[test]
 fn what_cannot_be_opened_is_refused_by_name() {
     let Some(w) = world() else { return };
     let cases: [(&str, &[&str]); 5] = [

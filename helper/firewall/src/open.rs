@@ -96,7 +96,7 @@ pub struct Planned {
     pub opening: Opening,
     /// Its mark.
     pub mark: String,
-    /// Nothing has to be done.
+    /// It passes as it is; at most rules that nothing reaches are removed.
     pub open: bool,
     /// Each base chain it passes.
     pub chains: Vec<AtChain>,
@@ -125,7 +125,7 @@ pub fn plan(ruleset: &Ruleset, facts: &Facts, openings: &[Opening]) -> Plan {
                 plan.planned.push(Planned {
                     opening: opening.clone(),
                     mark: opening.mark().to_string(),
-                    open: steps.is_empty(),
+                    open: !steps.iter().any(|s| matches!(s, Step::Insert(_))),
                     chains,
                 });
                 plan.steps.extend(steps);
@@ -138,10 +138,14 @@ pub fn plan(ruleset: &Ruleset, facts: &Facts, openings: &[Opening]) -> Plan {
 /// Plans one opening. If it is not in force as it is, what is left of it goes, and it is made anew as a whole.
 fn whole(ruleset: &Ruleset, facts: &Facts, opening: &Opening) -> Result<(Vec<AtChain>, Vec<Step>), InTheWay> {
     let (chains, steps) = one(&Index::new(ruleset), facts, opening)?;
-    if steps.is_empty() {
-        return Ok((chains, steps));
-    }
     let mark = opening.mark();
+    if steps.is_empty() {
+        let doubles = doubles(ruleset, &mark);
+        if doubles.is_empty() || proves(ruleset, facts, opening, &doubles).is_err() {
+            return Ok((chains, steps));
+        }
+        return Ok((one(&Index::new(&simulate(ruleset, &doubles)), facts, opening)?.0, doubles));
+    }
     let mut all = close(ruleset, |m| *m == mark).steps;
     let (chains, steps) = match all.is_empty() {
         true => (chains, steps),
@@ -161,6 +165,19 @@ pub fn close(ruleset: &Ruleset, which: impl Fn(&Mark) -> bool) -> Plan {
         }
     }
     plan
+}
+
+/// The removal of each rule with this mark that the same chain has earlier too, as after a saved ruleset was loaded on
+/// top of the one in force: nothing reaches it.
+fn doubles(ruleset: &Ruleset, mark: &Mark) -> Vec<Step> {
+    let marked: Vec<&Rule> = ruleset.rules.iter().filter(|r| walk::mark(r).as_ref() == Some(mark)).collect();
+    let counts = |e: &Expr| matches!(e, Expr::Counter { .. });
+    let same = |a: &Rule, b: &Rule| {
+        (a.family, &a.table, &a.chain) == (b.family, &b.table, &b.chain)
+            && a.exprs.iter().filter(|e| !counts(e)).eq(b.exprs.iter().filter(|e| !counts(e)))
+    };
+    let later = marked.iter().enumerate().filter(|(n, r)| marked[..*n].iter().any(|earlier| same(earlier, r)));
+    later.map(|(_, r)| Step::Remove(remove(ruleset, r, mark))).collect()
 }
 
 /// The marked rules in force.

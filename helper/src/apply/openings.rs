@@ -137,10 +137,9 @@ pub fn tables(layout: &Layout) -> anyhow::Result<Vec<(String, String)>> {
     Ok(out)
 }
 
-/// How many openings have a rule in force.
-pub fn in_force() -> anyhow::Result<usize> {
-    let marks: BTreeSet<Mark> = open::marked(&nft::ruleset()?).into_iter().map(|(m, _)| m).collect();
-    Ok(marks.len())
+/// How many of `openings` pass now, by a rule of the mesh or because the found firewall lets them pass anyway.
+pub fn in_force(layout: &Layout, openings: &[Opening]) -> anyhow::Result<usize> {
+    Ok(plan(layout, openings)?.planned.iter().filter(|p| p.open).count())
 }
 
 /// Opens `openings` for the first time: all of them or none. `openings.json` holds exactly these afterwards; it is
@@ -232,7 +231,7 @@ pub fn close_all(layout: &Layout, recorder: &mut Recorder<'_>) -> anyhow::Result
             recorder.event(&Event::OpeningClosed { opening: o.clone(), rules })?;
         }
     }
-    known.map(|_| report.removed.len())
+    Ok(report.removed.len())
 }
 
 /// Removes the rules whose mark `which` picks, by handle, in the generation in which the marks were read.

@@ -8,6 +8,7 @@ use crate::apply::{openings, undo};
 use crate::failure;
 use crate::plan::release;
 use crate::probe::units;
+use crate::record::ledger::broken_ledger;
 use crate::show::{json, text};
 use mesh_model::mode::Mode;
 use mesh_model::node::Role;
@@ -71,7 +72,16 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
         invalid.get_or_insert(failure::of(&e).to_string());
         State::default()
     });
-    let wanted = openings::read_file(&ctx.layout).map(|f| f.len()).unwrap_or(0);
+    let wanted = openings::read_file(&ctx.layout).unwrap_or_else(|e| {
+        invalid.get_or_insert(failure::of(&e).to_string());
+        Vec::new()
+    });
+    if mode == Mode::Adopted && !ctx.layout.state().exists() {
+        invalid.get_or_insert(format!(
+            "{} is missing: somebody removed it; mesh adopt writes it anew from the ledger",
+            ctx.layout.state().display()
+        ));
+    }
     let node = loaded.as_ref().map(|l| &l.node);
     let mut notes = Vec::new();
     if mode == Mode::Adopted && node.is_some_and(|n| n.role == Role::Control) {
@@ -83,7 +93,7 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
         notes.extend(lowered(mode));
     }
     let (control, control_alive) = if live { control(&state, root, &mut notes) } else { (Vec::new(), Vec::new()) };
-    let in_force = match (live && root, openings::in_force()) {
+    let in_force = match (live && root, openings::in_force(&ctx.layout, &wanted)) {
         (true, Ok(n)) => Some(n),
         (true, Err(e)) => {
             notes.push(format!("the ruleset cannot be read: {:#}", e));
@@ -91,6 +101,13 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
         }
         (false, _) => None,
     };
+    if root {
+        match crate::record::ledger::read(&ctx.layout) {
+            Ok((_, None)) => {}
+            Ok((_, Some(broken))) => notes.push(broken_ledger(&ctx.layout.ledger(), &broken).to_string()),
+            Err(e) => notes.push(format!("the ledger cannot be read: {e:#}")),
+        }
+    }
     let (custody_paths, custody_edited) = if root { custody(ctx, &mut notes) } else { (None, None) };
     let pending = match (root, config::read_pending(&ctx.layout)) {
         (true, Ok(p)) => {
@@ -106,7 +123,7 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
         invalid,
         control,
         control_alive,
-        openings_wanted: wanted,
+        openings_wanted: wanted.len(),
         openings_in_force: in_force,
         custody_paths,
         custody_edited,
@@ -144,7 +161,10 @@ fn control(state: &State, root: bool, notes: &mut Vec<String>) -> (Vec<Control>,
             Ok(s) if state.stand_ins.iter().any(|i| i.scope == c.scope && i.unit == c.unit) => {
                 s.into_iter().next().map(|s| format!("off, a no-op unit stands in ({})", s.active))
             }
-            Ok(s) => s.into_iter().next().map(|s| format!("{} ({})", s.active, s.load)),
+            Ok(s) => match s.into_iter().next() {
+                Some(s) => Some(format!("{} ({})", s.active, s.load)),
+                None => readable.then(|| "off, no manager of that user runs".to_string()),
+            },
             Err(e) => {
                 notes.push(format!("{e:#}"));
                 None
