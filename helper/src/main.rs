@@ -7,6 +7,7 @@ use mesh::commands::{self, Context};
 use mesh::layout::Layout;
 use mesh::show;
 use mesh_model::failure::{Failure, Kind};
+use std::io;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -54,7 +55,11 @@ fn usage(e: &clap::Error) -> ExitCode {
         return match e.print() {
             Ok(()) => ExitCode::SUCCESS,
             // A reader that went away.
-            Err(_) => ExitCode::SUCCESS,
+            Err(e) if e.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Err(e) => {
+                show::failure::print(false, &Failure::new(Kind::Failed, e.to_string()));
+                ExitCode::from(Kind::Failed.exit_code())
+            }
         };
     }
     let json = std::env::args().any(|a| a == "--json");

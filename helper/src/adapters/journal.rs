@@ -6,6 +6,7 @@
 
 use libsystemd::logging::{self, Priority};
 use mesh_model::message;
+use std::io::Write;
 use std::path::Path;
 
 /// What `journalctl -t` filters on.
@@ -25,10 +26,15 @@ pub fn send(id: &str, priority: message::Priority, text: &str, fields: &[(String
     let head = [("MESSAGE_ID", id), ("SYSLOG_IDENTIFIER", IDENTIFIER)];
     let all = head.into_iter().chain(fields.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     if !Path::new(SOCKET).exists() {
-        anstream::eprintln!("mesh: no journal here, so said only once: {text}");
+        said_once(&format!("no journal here, so said only once: {text}"));
         return;
     }
     if let Err(e) = logging::journal_send(priority, text, all) {
-        anstream::eprintln!("mesh: not in the journal ({e}), so said only once: {text}");
+        said_once(&format!("not in the journal ({e}), so said only once: {text}"));
     }
+}
+
+/// Not `eprintln!`, which panics where standard error is full or gone.
+fn said_once(text: &str) {
+    drop(writeln!(std::io::stderr(), "mesh: {text}"));
 }

@@ -79,7 +79,7 @@ impl Drop for Lock {
     fn drop(&mut self) {
         // Closing the file is what unlocks. A name left in it misleads nobody: it is read only while it is locked.
         if let Err(e) = self.file.set_len(0) {
-            anstream::eprintln!("mesh: clearing {}: {e}", self.path.display());
+            drop(writeln!(std::io::stderr(), "mesh: clearing {}: {e}", self.path.display()));
         }
     }
 }

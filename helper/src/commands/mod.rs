@@ -6,6 +6,7 @@ pub mod check_config;
 pub mod completions;
 pub mod custody;
 pub mod init;
+pub mod interrupt;
 pub mod log;
 pub mod openings;
 pub mod probe;
@@ -50,17 +51,23 @@ impl Context {
 
     /// Refuses where a verb cannot work: on files of another machine, or without root.
     pub fn need_machine_and_root(&self, verb: &str) -> anyhow::Result<()> {
+        self.need_machine(verb)?;
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::new(Kind::NoPermission, format!("mesh {verb} needs root"))
+                .remedy(format!("run it as root, for example: sudo mesh {verb}"))
+                .into());
+        }
+        Ok(())
+    }
+
+    /// Refuses on files of another machine what reads or changes the running one.
+    pub fn need_machine(&self, verb: &str) -> anyhow::Result<()> {
         if !self.layout.is_machine() {
             return Err(Failure::new(
                 Kind::Usage,
                 format!("mesh {verb} works on the running machine, not on files under --root"),
             )
             .into());
-        }
-        if !rustix::process::geteuid().is_root() {
-            return Err(Failure::new(Kind::NoPermission, format!("mesh {verb} needs root"))
-                .remedy(format!("run it as root, for example: sudo mesh {verb}"))
-                .into());
         }
         Ok(())
     }
@@ -83,6 +90,7 @@ pub fn lock_at_once(ctx: &Context, verb: &str) -> anyhow::Result<Lock> {
 impl<'l> Doing<'l> {
     /// Opens the record, under the lock.
     pub fn begin(ctx: &Context, lock: &'l Lock) -> anyhow::Result<Doing<'l>> {
+        interrupt::defer()?;
         let recorder = Recorder::new(&ctx.layout, lock, &ctx.head().node)?;
         Ok(Doing { layout: ctx.layout.clone(), lock, recorder, progress: Progress::new() })
     }

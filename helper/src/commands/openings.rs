@@ -6,7 +6,7 @@
 use crate::adapters::config;
 use crate::adapters::lock::{Lock, Wait};
 use crate::adapters::nft::{self, Changes};
-use crate::apply::openings::{self, words};
+use crate::apply::openings::{self, Report, words};
 use crate::cli;
 use crate::commands::Context;
 use crate::record::audit::Recorder;
@@ -31,19 +31,33 @@ const LOCK: Duration = Duration::from_secs(30);
 
 /// Runs the verb.
 pub fn run(ctx: &Context, args: &cli::Openings) -> anyhow::Result<()> {
+    // The ruleset is always the running machine's: openings of another one's files must not get into it.
+    ctx.need_machine("openings")?;
     if !args.assert {
         return list(ctx);
     }
     let changes = activated()?;
     // The mode is looked at only now: a message must be taken from the socket in any case.
     if config::read_mode(&ctx.layout)? == Mode::Unmanaged {
-        return Ok(());
+        return asserted(ctx, args, &Report::default());
     }
     let wanted = openings::read_file(&ctx.layout)?;
     if args.dry_run {
         return show_plan(ctx, &openings::plan(&ctx.layout, &wanted)?);
     }
-    assert(ctx, &wanted, &changes)
+    asserted(ctx, args, &assert(ctx, &wanted, &changes)?)
+}
+
+/// Says what was done, where that is asked for: words are for people, and what boot and the watcher run needs none.
+fn asserted(ctx: &Context, args: &cli::Openings, report: &Report) -> anyhow::Result<()> {
+    if args.dry_run {
+        return show_plan(ctx, &report.plan);
+    }
+    if ctx.json {
+        let body = serde_json::json!({ "added": report.added, "removed": report.removed });
+        text::out(&format!("{:#}", json::document("openings", &head(ctx), &body)?))?;
+    }
+    Ok(())
 }
 
 /// Drains what systemd handed over, if it did.
@@ -59,10 +73,11 @@ fn activated() -> anyhow::Result<Changes> {
     Ok(all)
 }
 
-fn assert(ctx: &Context, wanted: &[Opening], changes: &Changes) -> anyhow::Result<()> {
+fn assert(ctx: &Context, wanted: &[Opening], changes: &Changes) -> anyhow::Result<Report> {
     // Without the lock first: in the common case nothing is missing, and nothing is waited for or written.
-    let mut refused = openings::plan(&ctx.layout, wanted)?;
-    if !refused.steps.is_empty() {
+    let plan = openings::plan(&ctx.layout, wanted)?;
+    let mut done = Report { plan, ..Report::default() };
+    if !done.plan.steps.is_empty() {
         let lock = Lock::take(&ctx.layout, "openings --assert", Wait::AtMost(LOCK))?;
         // Whoever held the lock may have closed them meanwhile.
         let wanted = openings::read_file(&ctx.layout)?;
@@ -81,11 +96,11 @@ fn assert(ctx: &Context, wanted: &[Opening], changes: &Changes) -> anyhow::Resul
             .find(|g| g.pid != 0 && g.pid != std::process::id())
             .map(|g| Committer { name: g.process.clone(), pid: g.pid });
         openings::record_restored(&mut recorder, &wanted, &report, committer.as_ref())?;
-        refused = report.plan;
+        done = report;
     }
-    match openings::refusal(&refused.refused) {
+    match openings::refusal(&done.plan.refused) {
         Some(f) => Err(f.into()),
-        None => Ok(()),
+        None => Ok(done),
     }
 }
 

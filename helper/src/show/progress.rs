@@ -49,6 +49,6 @@ impl Drop for Progress {
 /// Tells the manager, where there is one. Status that cannot be told changes nothing of what is done.
 fn notify(state: &[sd_notify::NotifyState]) {
     if let Err(e) = sd_notify::notify(state) {
-        eprintln!("mesh: telling the service manager: {e}");
+        drop(super::text::err(&format!("mesh: telling the service manager: {e}")));
     }
 }
