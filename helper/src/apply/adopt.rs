@@ -64,13 +64,13 @@ pub fn apply(doing: &mut Doing<'_>, plan: &AdoptPlan, earlier: &State) -> anyhow
         return Err(cause.context("the machine was adopted before and still is"));
     }
     doing.progress.step("taking back what was done");
-    let faults = undo::undo(doing, &undo, Jobs::Wait);
+    let undone = undo::undo(doing, &undo, Jobs::Wait);
     doing.recorder.event(&Event::AdoptUndone { why: format!("{cause:#}") })?;
-    if !faults.is_empty() {
+    if !undone.faults.is_empty() {
         return Err(cause.context(
             Failure::new(
                 Kind::Failed,
-                format!("the adoption failed, and so did parts of its undo: {}", faults.join("; ")),
+                format!("the adoption failed, and so did parts of its undo: {}", undone.faults.join("; ")),
             )
             .remedy("mend what is named and run mesh recover"),
         ));
@@ -78,6 +78,10 @@ pub fn apply(doing: &mut Doing<'_>, plan: &AdoptPlan, earlier: &State) -> anyhow
     pending::clear(&doing.layout)?;
     if let Some(ns) = undo.etc_mtime_ns {
         undo::set_mtime(&doing.layout, ns)?;
+    }
+    if !undone.not_started.is_empty() {
+        let what = format!("the adoption was taken back, but not all started again: {}", undone.not_started.join("; "));
+        return Err(cause.context(what));
     }
     Err(cause.context("the adoption was taken back"))
 }

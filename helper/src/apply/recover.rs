@@ -55,6 +55,7 @@ pub fn apply(doing: &mut Doing<'_>, pending: &Pending) -> anyhow::Result<Outcome
     let outcome = intent(pending, undo::is_adopted(&doing.layout)?);
     // In the boot after a cut, and inside mesh-recover.service, nothing may be waited for that is ordered after us.
     let jobs = if systemd::runs_as_unit() { Jobs::Queue } else { Jobs::Wait };
+    let mut not_started = Vec::new();
     match outcome {
         Outcome::AdoptFinished => {
             if pending.boot_id == pending::boot_id()? {
@@ -63,8 +64,9 @@ pub fn apply(doing: &mut Doing<'_>, pending: &Pending) -> anyhow::Result<Outcome
             pending::clear(&doing.layout)?;
         }
         Outcome::AdoptUndone => {
-            let faults = undo::undo(doing, &what, jobs);
-            anyhow::ensure!(faults.is_empty(), "parts of the undo failed: {}", faults.join("; "));
+            let undone = undo::undo(doing, &what, jobs);
+            anyhow::ensure!(undone.faults.is_empty(), "parts of the undo failed: {}", undone.faults.join("; "));
+            not_started = undone.not_started;
             pending::clear(&doing.layout)?;
             if let Some(ns) = what.etc_mtime_ns {
                 undo::set_mtime(&doing.layout, ns)?;
@@ -81,5 +83,6 @@ pub fn apply(doing: &mut Doing<'_>, pending: &Pending) -> anyhow::Result<Outcome
         Outcome::AdoptUndone => event::Outcome::Undone,
     };
     doing.recorder.event(&Event::Recovered { verb: verb.into(), outcome: how })?;
+    undo::all_started(&not_started).context(outcome.words())?;
     Ok(outcome)
 }

@@ -3,6 +3,7 @@
 use super::undo::{self, Jobs};
 use super::{Doing, pending};
 use crate::plan::release::Undo;
+use anyhow::Context as _;
 use mesh_model::event::Event;
 use mesh_model::failure::{Failure, Kind};
 use mesh_model::pending::PendingVerb;
@@ -18,7 +19,8 @@ pub fn apply(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<(
 pub fn finish(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<()> {
     // Else starting the target again would do nothing, since it would still be active.
     let mut faults = undo::stop_all(&["mesh-adopt.target", "mesh-adopt.service"]);
-    faults.extend(undo::undo(doing, what, jobs));
+    let undone = undo::undo(doing, what, jobs);
+    faults.extend(undone.faults);
     if !faults.is_empty() {
         return Err(Failure::new(Kind::Failed, format!("the release is not whole: {}", faults.join("; ")))
             .remedy("mend what is named and run mesh recover")
@@ -30,5 +32,5 @@ pub fn finish(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<
     if let Some(ns) = what.etc_mtime_ns {
         undo::set_mtime(&doing.layout, ns)?;
     }
-    Ok(())
+    undo::all_started(&undone.not_started).context("this machine is released")
 }

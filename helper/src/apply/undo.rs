@@ -7,8 +7,12 @@ use crate::adapters::{config, custody_fs, durable};
 use crate::layout::Layout;
 use crate::plan::adopt::{AdoptPlan, StopUnit};
 use crate::plan::release::Undo;
+use crate::record::{ledger, lost_state};
+use mesh_model::diagnostic::Diagnostics;
 use mesh_model::event::Event;
+use mesh_model::failure::{Failure, Kind};
 use mesh_model::mode::Mode;
+use mesh_model::state::{StandIn, State};
 use mesh_model::unit::{Scope, UnitName};
 use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps, UTIME_OMIT, statat, utimensat};
 use rustix::io::Errno;
@@ -32,9 +36,19 @@ pub enum Jobs {
 pub const RUNS_WHILE_ADOPTED: [&str; 4] =
     ["mesh-watch.socket", "mesh-watch.service", "mesh-firewall.service", "mesh-node.target"];
 
-/// Undoes everything; returns what failed, in words.
-pub fn undo(doing: &mut Doing<'_>, undo: &Undo, jobs: Jobs) -> Vec<String> {
-    let mut faults = Faults::default();
+/// What an undo left.
+#[derive(Debug, Default)]
+pub struct Undone {
+    /// What failed, in words: the undo is to be repeated.
+    pub faults: Vec<String>,
+    /// What ran before and did not start again, in words. Everything of the mesh is gone all the same, and repeating
+    /// the undo would not help: the predecessor may have been removed meanwhile.
+    pub not_started: Vec<String>,
+}
+
+/// Undoes everything; returns what failed.
+pub fn undo(doing: &mut Doing<'_>, undo: &Undo, jobs: Jobs) -> Undone {
+    let (mut faults, mut not_started) = (Faults::default(), Faults::default());
     let plan = &undo.plan;
 
     faults.0.extend(stop_all(&RUNS_WHILE_ADOPTED));
@@ -67,16 +81,39 @@ pub fn undo(doing: &mut Doing<'_>, undo: &Undo, jobs: Jobs) -> Vec<String> {
     }
     faults.take("removing the cron covers", remove_covers(&doing.layout));
     faults.take("reading units again", reload(plan));
+    faults.take("forgetting failures", forget_failures());
 
     // What starts services last, so that each service is what it was before something can start it.
     for u in plan.units.iter().rev().filter(|u| u.running) {
         doing.progress.step(&format!("starting {} ({})", u.unit, u.scope));
-        faults.take(&format!("starting {} ({})", u.unit, u.scope), start(doing, u, jobs));
+        not_started.take(&format!("{} ({})", u.unit, u.scope), start(doing, u, jobs));
     }
     if let Some(ns) = undo.etc_mtime_ns {
         faults.take("restoring the time of /etc/mesh", set_mtime(&doing.layout, ns));
     }
-    faults.0
+    Undone { faults: faults.0, not_started: not_started.0 }
+}
+
+/// A failure that names what did not start again, for when all else is done.
+pub fn all_started(not_started: &[String]) -> anyhow::Result<()> {
+    if not_started.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::new(Kind::Failed, format!("what ran before did not all start again: {}", not_started.join("; ")))
+        .remedy("nothing of the mesh keeps it from starting; see journalctl -u UNIT")
+        .into())
+}
+
+/// What may have failed while adopted, an isolate that was refused for one, and must not stay failed after it.
+const MAY_HAVE_FAILED: [&str; 4] =
+    ["mesh-flip.service", "mesh-watch.socket", "mesh-watch.service", "mesh-firewall.service"];
+
+fn forget_failures() -> anyhow::Result<()> {
+    for name in MAY_HAVE_FAILED {
+        let unit = UnitName::new(name).map_err(anyhow::Error::msg)?;
+        systemd::act(&Scope::System, &Request::ResetFailed(unit))?;
+    }
+    Ok(())
 }
 
 /// Stops units of the mesh by name; returns what failed, in words.
@@ -116,9 +153,11 @@ pub fn is_up(scope: &Scope, unit: &UnitName) -> anyhow::Result<bool> {
 }
 
 fn start(doing: &mut Doing<'_>, u: &StopUnit, jobs: Jobs) -> anyhow::Result<()> {
-    if is_up(&u.scope, &u.unit)? {
+    let states = systemd::states(&u.scope, std::slice::from_ref(&u.unit))?;
+    if states.iter().any(systemd::UnitState::is_up) {
         return Ok(());
     }
+    anyhow::ensure!(states.iter().all(|s| s.load != "not-found"), "it does not exist any more");
     // A unit that was stopped and started often, or failed, would be refused by its start limit.
     systemd::act(&u.scope, &Request::ResetFailed(u.unit.clone()))?;
     match (&u.scope, jobs) {
@@ -201,6 +240,32 @@ fn set_file_mtime(layout: &Layout, file: &str, ns: i64) -> anyhow::Result<()> {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(e) => Err(custody_fs::failed("restoring the time of", &path, e)),
     }
+}
+
+/// What the adoption in force recorded. Where `state.toml` is missing, and with `broken_too` where it cannot be
+/// understood, what can be told without it: from the ledger what was stopped, from the managers what a stand-in is for.
+pub fn recorded(layout: &Layout, broken_too: bool) -> anyhow::Result<State> {
+    let read = config::read_state(layout);
+    let lost = match &read {
+        Ok(_) => !layout.state().exists(),
+        Err(e) => broken_too && e.is::<Diagnostics>(),
+    };
+    if !lost || !is_adopted(layout)? {
+        return read;
+    }
+    let (ledger, broken) = ledger::read(layout)?;
+    if let Some(broken) = broken {
+        return Err(anyhow::Error::from(ledger::broken_ledger(&layout.ledger(), &broken))
+            .context("state.toml is lost, and what it held is in the ledger too"));
+    }
+    let mut state = lost_state::from_ledger(&ledger.entries);
+    for c in &state.control {
+        let now = systemd::states(&c.scope, std::slice::from_ref(&c.unit))?;
+        if now.iter().any(|s| s.is_up() && s.fragment.starts_with("/run/systemd/generator")) {
+            state.stand_ins.push(StandIn { scope: c.scope.clone(), unit: c.unit.clone() });
+        }
+    }
+    Ok(state)
 }
 
 /// Whether this machine is adopted now; an unreadable mode is an error, never a guess.

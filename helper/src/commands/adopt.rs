@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::adapters::config::{self, Loaded};
-use crate::apply::{Doing, adopt, recover};
+use crate::apply::{Doing, adopt, recover, undo};
 use crate::cli;
 use crate::plan::adopt::{AdoptPlan, plan};
 use crate::plan::finding::refusal;
@@ -34,7 +34,7 @@ pub fn run(ctx: &Context, args: &cli::Adopt) -> anyhow::Result<()> {
     let done = adopt::apply(&mut doing, &plan, &earlier)?;
     doing.progress.ready("adopted");
     drop(doing);
-    show(ctx, &plan, Some(&done))
+    show(ctx, &plan, Some(&done)).context("this machine is adopted, but that could not be written out")
 }
 
 /// Looks at the machine and plans; the plan is made from one look.
@@ -48,7 +48,7 @@ fn prepare(ctx: &Context, foundation: Foundation) -> anyhow::Result<(State, Adop
             .remedy("mesh init writes one from what it finds, to be read and edited")
             .into());
     };
-    let earlier = config::read_state(&ctx.layout)?;
+    let earlier = undo::recorded(&ctx.layout, false)?;
     let Loaded { node, .. } = &loaded;
     let found = machine::found(&ctx.layout, &loaded, &earlier, foundation)?;
     let plan = plan(node, &found).map_err(|inhibitors| refusal(&inhibitors))?;

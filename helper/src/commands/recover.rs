@@ -5,6 +5,7 @@ use crate::adapters::config;
 use crate::apply::{Doing, recover, undo};
 use crate::cli;
 use crate::show::{json, text};
+use anyhow::Context as _;
 use serde_json::json;
 
 /// Runs `mesh recover`.
@@ -25,7 +26,7 @@ pub fn run(ctx: &Context, args: &cli::Change) -> anyhow::Result<()> {
     };
     doing.progress.ready("nothing is in the middle");
     drop(doing);
-    show(ctx, outcome, false)
+    show(ctx, outcome, false).context("what was cut is whole or undone, but that could not be written out")
 }
 
 fn show(ctx: &Context, outcome: Option<recover::Outcome>, dry: bool) -> anyhow::Result<()> {

@@ -33,7 +33,7 @@ pub fn run(ctx: &Context, args: &cli::Change) -> anyhow::Result<()> {
     release::apply(&mut doing, &what, Jobs::Wait)?;
     doing.progress.ready("released");
     drop(doing);
-    show(ctx, &what, false)
+    show(ctx, &what, false).context("this machine is released, but that could not be written out")
 }
 
 /// What a release undoes, from the state that the adoption left in `/etc/mesh`.
@@ -52,7 +52,7 @@ fn plan(ctx: &Context) -> anyhow::Result<Undo> {
             .into());
         }
     }
-    let state: State = config::read_state(&ctx.layout)?;
+    let state: State = undo::recorded(&ctx.layout, true)?;
     let held: Vec<&str> = state.raised.iter().chain(&state.migrated).map(|m| m.as_str()).collect();
     if !held.is_empty() {
         return Err(Failure::refused(format!("modules are raised or migrated here: {}", held.join(", ")))

@@ -256,7 +256,11 @@ pub fn plan(node: &Node, found: &Found) -> Result<AdoptPlan, Vec<Finding>> {
                         c.unit, c.scope, c.fragment
                     ),
                 )
-                .remedy("remove that file when the predecessor is gone"),
+                .remedy(match c.fragment.contains("/systemd/transient/") {
+                    // Its file is the manager's own, and goes with the unit.
+                    true => "it is gone once it is stopped: after a release start it the way it was started before",
+                    false => "remove that file when the predecessor is gone",
+                }),
             );
         }
     }
@@ -481,6 +485,19 @@ mod tests {
                     assert_eq!(crate::plan::finding::refusal(&f).kind, Kind::Refused);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_a_mask_does_not_beat_is_said() {
+        for (fragment, words) in [
+            ("/run/systemd/transient/c.service", "start it the way it was started"),
+            ("/run/user/1/systemd/transient/c.service", "start it the way it was started"),
+            ("/home/a/.config/systemd/user.control/c.service", "remove that file"),
+        ] {
+            let control = vec![FoundUnit { fragment: fragment.into(), ..unit("c.service", true) }];
+            let plan = plan(&node(false), &Found { control, ..Found::default() }).unwrap();
+            assert!(plan.notes[0].words().contains(words), "{}", plan.notes[0].words());
         }
     }
 

@@ -5,6 +5,7 @@ use crate::plan::adopt::{EndProcess, FoundCron, FoundUnit, StopUnit};
 use crate::probe::listeners::executable_of;
 use anyhow::Context as _;
 use mesh_model::closure::Graph;
+use mesh_model::failure::{Failure, Kind};
 use mesh_model::node::{ControlProcess, Predecessor};
 use mesh_model::unit::{Scope, UnitName};
 use std::collections::BTreeMap;
@@ -26,6 +27,14 @@ pub fn by_scope(predecessor: &Predecessor) -> BTreeMap<Scope, Vec<UnitName>> {
 pub fn control(predecessor: &Predecessor) -> anyhow::Result<Vec<FoundUnit>> {
     let mut out = Vec::new();
     for (scope, units) in by_scope(predecessor) {
+        if let Scope::User(name) = &scope {
+            if systemd::account(name)?.is_none() {
+                return Err(Failure::new(Kind::Config, format!("there is no user {name} on this machine"))
+                    .at(format!("[predecessor.user.{name}]"))
+                    .remedy("name the user whose manager runs the control, or take that section out")
+                    .into());
+            }
+        }
         let states = systemd::states(&scope, &units)?;
         for unit in units {
             let state = states.iter().find(|s| s.unit == unit);

@@ -2,3 +2,4 @@
 
 pub mod audit;
 pub mod ledger;
+pub mod lost_state;

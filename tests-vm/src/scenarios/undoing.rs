@@ -15,6 +15,8 @@ pub(super) const CASES: &[Scenario] = &[
     Scenario { name: "release_leaves_no_trace", run: release_leaves_no_trace },
     Scenario { name: "release_after_reboot_leaves_no_trace", run: release_after_reboot_leaves_no_trace },
     Scenario { name: "mode_file_deleted_by_hand", run: mode_file_deleted_by_hand },
+    Scenario { name: "release_after_harm", run: release_after_harm },
+    Scenario { name: "release_after_the_predecessor_was_removed", run: release_after_removal },
 ];
 
 /// Fails, with each difference, unless the machine is as it was.
@@ -116,5 +118,39 @@ fn mode_file_deleted_by_hand(bed: &Bed, suite: Suite) -> Result<()> {
         let moving = stage.still_moving(Duration::from_secs(7))?;
         ensure!(moving.iter().any(|m| m == control::COUNTS[0]), "the control does not start again: {moving:?}");
         Ok(())
+    })
+}
+
+/// What somebody broke or removed while adopted keeps nothing of the mesh in force, and nothing of the control down.
+fn release_after_harm(bed: &Bed, suite: Suite) -> Result<()> {
+    Stage::new(bed, suite, Size::Small, "harm")?.show(|stage| {
+        let before = stage.snapshot(Depth::Quick)?;
+        stage.adopt()?;
+        stage.run("systemctl isolate mesh-converged.target && exit 1; echo rubbish >/etc/mesh/openings.json")?;
+        stage.mesh_says("status", 0, &["openings.json"])?;
+        stage.run("rm /etc/mesh/state.toml")?;
+        stage.mesh_says("release", 0, &["ran before the adoption"])?;
+        same_as(stage, &before, Depth::Quick)?;
+        let failed = stage.run("systemctl list-units --failed --no-legend --plain 'mesh-*'")?;
+        ensure!(failed.trim().is_empty(), "still failed: {failed}");
+        stage.control_is_on(&before)?;
+        // With a state that cannot be read: adopting refuses, releasing goes by the ledger.
+        stage.run("systemctl start mesh-adopt.target; echo 'x =' >/etc/mesh/state.toml")?;
+        stage.mesh_says("adopt", 78, &["state.toml"])?;
+        stage.mesh_says("release", 0, &[])?;
+        stage.control_is_on(&before)
+    })
+}
+
+/// Control whose unit is gone by the time of the release is named, once, and nothing stays in the middle.
+fn release_after_removal(bed: &Bed, suite: Suite) -> Result<()> {
+    Stage::new(bed, suite, Size::Small, "removed")?.show(|stage| {
+        stage.adopt()?;
+        stage.run("rm /etc/systemd/system/fleet-agent.service; systemctl daemon-reload")?;
+        stage.mesh_says("release", 1, &["this machine is released", "fleet-agent.service", "does not exist"])?;
+        stage.mesh_says("recover", 0, &["nothing was cut"])?;
+        stage.mesh_says("status", 0, &["unmanaged"])?;
+        stage.mesh_says("adopt", 0, &["fleet-agent.service"])?;
+        stage.mesh_says("release", 0, &[]).map(drop)
     })
 }

@@ -8,6 +8,7 @@ mod private;
 
 use anyhow::{Context as _, bail};
 use mesh_model::closure::{Graph, Hold, Known};
+use mesh_model::failure::{Failure, Kind};
 use mesh_model::unit::{Scope, UnitName};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
@@ -15,6 +16,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zbus::blocking::Connection;
 use zbus::zvariant::{DynamicType, OwnedObjectPath, OwnedValue};
@@ -92,8 +94,13 @@ const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
 
 /// How long a job may take; systemd's own default stop time-out is 90 s.
 const JOB_TIME: Duration = Duration::from_secs(120);
-/// How long a whole conversation with a user's manager may take.
-const USER_TIME: Duration = Duration::from_secs(150);
+/// How long a job of a user's manager may take, with what is around it.
+const USER_JOB_TIME: Duration = Duration::from_secs(150);
+/// How long a user's manager may take for anything else; a reload with many units takes a few seconds.
+const USER_TIME: Duration = Duration::from_secs(25);
+
+/// Users whose manager did not answer: it is not waited for again by the same verb.
+static DEAF: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// A connection to one manager.
 #[derive(Debug)]
@@ -276,7 +283,11 @@ impl Manager {
             Request::ResetFailed(unit) => {
                 // Also of a unit that has not failed: this is what clears the count of its start limit.
                 if self.state(unit)?.load == "loaded" {
-                    self.manager("ResetFailedUnit", &unit.as_str())?;
+                    match self.manager("ResetFailedUnit", &unit.as_str()) {
+                        // Nothing refers to it, so that the manager forgot it between the two calls, its count too.
+                        Err(zbus::Error::MethodError(name, ..)) if name == "org.freedesktop.systemd1.NoSuchUnit" => {}
+                        answer => drop(answer?),
+                    }
                 }
                 Reply::Done
             }
@@ -328,8 +339,9 @@ pub fn ask(scope: &Scope, request: &Request) -> anyhow::Result<Reply> {
     match scope {
         Scope::System => Manager::system()?.answer(request),
         Scope::User(name) => {
-            let account = account(name)?.with_context(|| format!("there is no user {name}"))?;
-            if !user_manager_runs(&account) {
+            // A user who was removed has no manager either: what is undone for such a one is nothing.
+            let account = account(name)?.filter(user_manager_runs);
+            let Some(account) = account else {
                 return Ok(match request {
                     Request::States(_) | Request::Loaded(_) => Reply::Units(Vec::new()),
                     Request::Dependents(_) => Reply::Graph(Graph::new()),
@@ -338,7 +350,7 @@ pub fn ask(scope: &Scope, request: &Request) -> anyhow::Result<Reply> {
                     }
                     Request::Stop { .. } | Request::ResetFailed(_) | Request::Reload => Reply::Done,
                 });
-            }
+            };
             ask_as_user(name, &account, request)
         }
     }
@@ -347,6 +359,17 @@ pub fn ask(scope: &Scope, request: &Request) -> anyhow::Result<Reply> {
 
 /// Runs `mesh user-manager` as the user, one request on its standard input; killed when it takes too long.
 fn ask_as_user(name: &str, account: &Account, request: &Request) -> anyhow::Result<Reply> {
+    let time = match request {
+        Request::Start(_) | Request::Stop { .. } => USER_JOB_TIME,
+        _ => USER_TIME,
+    };
+    let deaf = || {
+        Failure::new(Kind::Failed, format!("the manager of user {name} did not answer within {} s", time.as_secs()))
+            .remedy(format!("find why it hangs: systemctl status user@{}.service", account.uid))
+    };
+    if DEAF.lock().unwrap_or_else(PoisonError::into_inner).contains(&account.uid) {
+        return Err(deaf().into());
+    }
     let mut child = Command::new("/proc/self/exe")
         .arg0("mesh")
         .arg("user-manager")
@@ -368,7 +391,7 @@ fn ask_as_user(name: &str, account: &Account, request: &Request) -> anyhow::Resu
     let watch = std::thread::spawn({
         let done = done.clone();
         move || {
-            let end = Instant::now() + USER_TIME;
+            let end = Instant::now() + time;
             while !done.load(std::sync::atomic::Ordering::Acquire) {
                 if Instant::now() > end {
                     return rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok();
@@ -384,7 +407,8 @@ fn ask_as_user(name: &str, account: &Account, request: &Request) -> anyhow::Resu
     let killed = watch.join().unwrap_or(false);
     let output = output?;
     if killed {
-        bail!("the manager of user {name} did not answer within {} s", USER_TIME.as_secs());
+        DEAF.lock().unwrap_or_else(PoisonError::into_inner).insert(account.uid);
+        return Err(deaf().into());
     }
     if !output.status.success() {
         bail!("as user {name}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
