@@ -2,7 +2,7 @@
 //! repeated after any cut. What fails is collected, and the rest goes on.
 
 use super::{Doing, found_path, openings};
-use crate::adapters::systemd::{self, Request};
+use crate::adapters::systemd::{self, Request, UnitState};
 use crate::adapters::{config, custody_fs, durable};
 use crate::layout::Layout;
 use crate::plan::adopt::{AdoptPlan, StopUnit};
@@ -261,7 +261,9 @@ pub fn recorded(layout: &Layout, broken_too: bool) -> anyhow::Result<State> {
     let mut state = lost_state::from_ledger(&ledger.entries);
     for c in &state.control {
         let now = systemd::states(&c.scope, std::slice::from_ref(&c.unit))?;
-        if now.iter().any(|s| s.is_up() && s.fragment.starts_with("/run/systemd/generator")) {
+        // A stand-in that was read anew, without the mode, has the unit's own file and still does nothing.
+        let stands_in = |s: &UnitState| s.fragment.starts_with("/run/systemd/generator") || s.sub == "exited";
+        if now.iter().any(|s| s.is_up() && stands_in(s)) {
             state.stand_ins.push(StandIn { scope: c.scope.clone(), unit: c.unit.clone() });
         }
     }

@@ -55,7 +55,7 @@ fn asserted(ctx: &Context, args: &cli::Openings, report: &Report) -> anyhow::Res
     }
     if ctx.json {
         let body = serde_json::json!({ "added": report.added, "removed": report.removed });
-        text::out(&format!("{:#}", json::document("openings", &head(ctx), &body)?))?;
+        text::out(&format!("{:#}", json::document("openings", &ctx.head(), &body)?))?;
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ use mesh_model::failure::{Failure, Kind};
 use mesh_model::node::{ControlProcess, Predecessor};
 use mesh_model::unit::{Scope, UnitName};
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -29,10 +29,7 @@ pub fn control(predecessor: &Predecessor) -> anyhow::Result<Vec<FoundUnit>> {
     for (scope, units) in by_scope(predecessor) {
         if let Scope::User(name) = &scope {
             if systemd::account(name)?.is_none() {
-                return Err(Failure::new(Kind::Config, format!("there is no user {name} on this machine"))
-                    .at(format!("[predecessor.user.{name}]"))
-                    .remedy("name the user whose manager runs the control, or take that section out")
-                    .into());
+                return Err(no_user(name, &format!("[predecessor.user.{name}]")).into());
             }
         }
         let states = systemd::states(&scope, &units)?;
@@ -48,6 +45,12 @@ pub fn control(predecessor: &Predecessor) -> anyhow::Result<Vec<FoundUnit>> {
         }
     }
     Ok(out)
+}
+
+fn no_user(name: &str, place: &str) -> Failure {
+    Failure::new(Kind::Config, format!("there is no user {name} on this machine"))
+        .at(place)
+        .remedy("name the user who runs the control, or take that declaration out")
 }
 
 /// What hangs on the control units, by scope.
@@ -89,8 +92,13 @@ pub fn cron(predecessor: &Predecessor, root: &Path) -> anyhow::Result<Vec<FoundC
             Ok(meta) if !meta.is_file() => (Some(String::new()), false, 0),
             Ok(meta) => {
                 let text = fs::read(&path).with_context(|| format!("reading {}", entry.file))?;
+                let text = String::from_utf8(text).map_err(|e| {
+                    Failure::refused(format!("not UTF-8, so its lines cannot be covered: {e}"))
+                        .at(entry.file.as_str())
+                        .remedy("mend the file, or take it out of [predecessor] cron")
+                })?;
                 let mtime_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
-                (Some(String::from_utf8_lossy(&text).into_owned()), meta.nlink() == 1, mtime_ns)
+                (Some(text), meta.nlink() == 1, mtime_ns)
             }
         };
         out.push(FoundCron { entry: entry.clone(), content, regular, mtime_ns });
@@ -107,7 +115,7 @@ pub fn processes(declared: &[ControlProcess]) -> anyhow::Result<Vec<EndProcess>>
     let mut wanted = Vec::new();
     for d in declared {
         let uid = match &d.user {
-            Some(name) => Some(systemd::account(name)?.with_context(|| format!("there is no user {name}"))?.uid),
+            Some(name) => Some(systemd::account(name)?.ok_or_else(|| no_user(name, "[predecessor] processes"))?.uid),
             None => None,
         };
         wanted.push((d.executable.as_str(), uid));
@@ -115,17 +123,65 @@ pub fn processes(declared: &[ControlProcess]) -> anyhow::Result<Vec<EndProcess>>
     for process in procfs::process::all_processes().context("reading /proc")? {
         // One that ends while it is looked at needs no ending.
         let Ok(process) = process else { continue };
-        let executable = executable_of(&process);
-        // A replaced binary shows as "PATH (deleted)" (proc_pid_exe(5)); it is the same control.
-        let path = executable.strip_suffix(" (deleted)").unwrap_or(&executable);
         let Ok(uid) = process.uid() else { continue };
-        if !wanted.iter().any(|(e, u)| *e == path && u.is_none_or(|u| u == uid)) {
-            continue;
-        }
+        let found = wanted.iter().filter(|(_, u)| u.is_none_or(|u| u == uid)).find(|(e, _)| is_running(&process, e));
+        let Some((executable, _)) = found else { continue };
         let Ok(stat) = process.stat() else { continue };
-        out.push(EndProcess { pid: process.pid(), start_ticks: stat.starttime, executable, uid });
+        out.push(EndProcess {
+            pid: process.pid(),
+            start_ticks: stat.starttime,
+            executable: executable.to_string(),
+            uid,
+        });
     }
     Ok(out)
+}
+
+/// Whether `process` is `executable` of this machine, itself or as a script. A container's own file of the same name is
+/// another one, and what runs it is a service.
+fn is_running(process: &procfs::process::Process, executable: &str) -> bool {
+    let pid = process.pid();
+    let here = fs::read_link("/proc/self/ns/pid").ok();
+    if here.is_none() || fs::read_link(format!("/proc/{pid}/ns/pid")).ok() != here {
+        return false;
+    }
+    let path = executable_of(process);
+    // A replaced binary shows as "PATH (deleted)" (proc_pid_exe(5)); it is the same control.
+    if path.strip_suffix(" (deleted)") == Some(executable) {
+        return true;
+    }
+    let file = |path: &str| fs::metadata(path).ok().map(|m| (m.dev(), m.ino()));
+    if path == executable {
+        return file(&format!("/proc/{pid}/exe")) == file(executable);
+    }
+    let Ok(line) = process.cmdline() else { return false };
+    let Some((interpreter, argument)) = interpreter_of(executable) else { return false };
+    let line: Vec<&str> = line.iter().map(String::as_str).collect();
+    let program = line.first().and_then(|p| p.rsplit('/').next());
+    match (interpreter.as_str(), argument.as_deref()) {
+        // It has become the program that it was asked for.
+        ("/usr/bin/env" | "/bin/env", Some(asked)) => program == Some(asked) && line.get(1) == Some(&executable),
+        // The kernel runs a script as INTERPRETER [ARGUMENT] PATH … (execve(2), interpreter scripts).
+        (_, argument) => {
+            let place = 1 + usize::from(argument.is_some());
+            let runs_it = line.get(place) == Some(&executable) && (place == 1 || line.get(1).copied() == argument);
+            runs_it && file(&format!("/proc/{pid}/exe")) == file(&interpreter)
+        }
+    }
+}
+
+/// The interpreter that the first line of a script names, with its argument.
+fn interpreter_of(path: &str) -> Option<(String, Option<String>)> {
+    // What the kernel reads of it (linux/binfmts.h, BINPRM_BUF_SIZE).
+    let mut first = Vec::new();
+    File::open(path).ok()?.take(256).read_to_end(&mut first).ok()?;
+    let line = first.strip_prefix(b"#!")?.split(|b| *b == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let (interpreter, argument) = match line.trim().split_once([' ', '\t']) {
+        Some((i, a)) => (i, Some(a.trim().to_owned())),
+        None => (line.trim(), None),
+    };
+    Some((interpreter.to_owned(), argument))
 }
 
 /// Whether that very process still runs.
