@@ -1,6 +1,8 @@
 //! Which processes are the declared control, and which only look like it. They are started here, so that these tests
 //! have a process of their own: a child holds every descriptor of its parent until its exec.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use mesh::probe::units::{cron, processes};
 use mesh_model::failure::{Failure, Kind};
 use mesh_model::node::{ControlProcess, Predecessor};

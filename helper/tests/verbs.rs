@@ -1,5 +1,7 @@
 //! What holds for every verb, whatever becomes of its streams: exit codes, documents, whose machine it works on.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
