@@ -1,6 +1,7 @@
 //! `make check-long`: every scenario on both releases, several times, and what came out as `tests-vm/RESULTS.md`.
 //!
-//! Resumable: what is finished is kept in the cache under the commit it was run on, and not run again.
+//! Resumable: what is finished is kept in the cache under the commit it was run on, and not run again. The document is
+//! written after each run, so that a campaign that was stopped has said what it saw.
 
 use anyhow::{Context, Result, ensure};
 use mesh_tests_vm::process::{Checked, command};
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-/// How often each is run.
+/// How often each is run, unless `MESH_TEST_REPETITIONS` says otherwise.
 const REPETITIONS: u32 = 3;
 
 /// One finished run.
@@ -52,7 +53,12 @@ fn campaign() -> Result<bool> {
     let mut outcomes = read(&kept)?;
     command("cargo", ["build", "--locked", "--quiet", "--package", "mesh-tests-vm"]).current_dir(here).checked()?;
     let runner = std::env::current_exe()?.with_file_name("mesh-tests-vm");
-    for repetition in 1..=REPETITIONS {
+    let repetitions = match std::env::var("MESH_TEST_REPETITIONS") {
+        Ok(text) => text.parse().with_context(|| format!("MESH_TEST_REPETITIONS is {text:?}, not a number"))?,
+        Err(_) => REPETITIONS,
+    };
+    let planned = scenarios::all().len() * Suite::ALL.len() * usize::try_from(repetitions)?;
+    for repetition in 1..=repetitions {
         for suite in Suite::ALL {
             for scenario in scenarios::all() {
                 let done = outcomes
@@ -66,11 +72,11 @@ fn campaign() -> Result<bool> {
                 let mut file = fs::OpenOptions::new().create(true).append(true).open(&kept)?;
                 writeln!(file, "{}", serde_json::to_string(&outcome)?)?;
                 outcomes.push(outcome);
+                let date = command("date", ["--utc", "+%Y-%m-%d %H:%M UTC"]).checked()?;
+                fs::write(here.join("RESULTS.md"), results(&outcomes, planned, &commit, date.trim()))?;
             }
         }
     }
-    let date = command("date", ["--utc", "+%Y-%m-%d %H:%M UTC"]).checked()?;
-    fs::write(here.join("RESULTS.md"), results(&outcomes, &commit, date.trim()))?;
     Ok(outcomes.iter().all(|o| o.passed))
 }
 
@@ -108,11 +114,11 @@ fn one(runner: &Path, suite: Suite, scenario: &str, repetition: u32) -> Result<O
 }
 
 /// The whole document.
-fn results(outcomes: &[Outcome], commit: &str, date: &str) -> String {
+fn results(outcomes: &[Outcome], planned: usize, commit: &str, date: &str) -> String {
     let passed = outcomes.iter().filter(|o| o.passed).count();
     let mut text = format!(
-        "# Results of `make check-long`\n\nCommit {commit}, {date}. {passed} of {} runs passed; each scenario \
-         {REPETITIONS} times on each release. The command is `sudo make check-long`.\n\n\
+        "# Results of `make check-long`\n\nCommit {commit}, {date}: {} of {planned} runs done, {passed} of them passed. \
+         The command is `sudo make check-long`.\n\n\
          | release | scenario | passed | seconds |\n| --- | --- | --- | --- |\n",
         outcomes.len()
     );

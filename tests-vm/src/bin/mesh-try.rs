@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use mesh_tests_vm::prober::{Opened, Prober, Report, targets};
-use mesh_tests_vm::scenarios::stage::{Stage, comparable, serving};
+use mesh_tests_vm::scenarios::stage::{Stage, WATCHED, comparable, serving};
 use mesh_tests_vm::snapshot::Depth;
 use mesh_tests_vm::world::{Size, control, plan};
 use mesh_tests_vm::{Bed, Suite};
@@ -101,7 +101,7 @@ fn try_it() -> Result<Vec<Row>> {
     row("services and containers watched", was.len().to_string(), was.len() >= 80);
     let changed = was.iter().filter(|(name, id)| is.get(*name) != Some(id)).count();
     row("of these with another process or start time", changed.to_string(), changed == 0);
-    let moving = stage.still_moving(Duration::from_secs(7))?;
+    let moving = stage.still_moving(WATCHED)?;
     row(
         "of 12 synced files, still rewritten",
         moving.iter().filter(|m| !m.ends_with(".count")).count().to_string(),

@@ -7,18 +7,19 @@ use crate::image::Suite;
 use crate::node::Node;
 use crate::snapshot::{Depth, Snapshot};
 use crate::world::Size;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::time::Duration;
 
 pub(super) const CASES: &[Scenario] = &[
     Scenario { name: "killed_adopt_recovers", run: |b, s| killed(b, s, "adopt") },
     Scenario { name: "killed_release_recovers", run: |b, s| killed(b, s, "release") },
+    Scenario { name: "killed_unit_recovers_by_itself", run: killed_unit },
     Scenario { name: "cut_adopt_recovers_at_boot", run: |b, s| cut(b, s, "adopt") },
     Scenario { name: "cut_release_recovers_at_boot", run: |b, s| cut(b, s, "release") },
 ];
 
 /// At how many moments, spread over the verb, it is killed.
-const MOMENTS: u32 = 8;
+const MOMENTS: u32 = 6;
 
 /// How long `verb` takes when nobody disturbs it; the machine is adopted (or released) after.
 fn undisturbed(stage: &mut Stage, verb: &str) -> Result<Duration> {
@@ -80,6 +81,38 @@ fn killed(bed: &Bed, suite: Suite, verb: &str) -> Result<()> {
         }
         figure("outcomes", outcomes.join("\n      "));
         ensure!(outcomes.iter().any(|o| o.contains("pending true")), "no kill hit the verb at work");
+        Ok(())
+    })
+}
+
+/// The adoption as an operator starts it, its main process killed: `OnFailure=` makes it whole without anybody's help.
+fn killed_unit(bed: &Bed, suite: Suite) -> Result<()> {
+    Stage::new(bed, suite, Size::Small, "kill-unit")?.show(|stage| {
+        stage.run("touch /root/killed.log")?;
+        let before = stage.snapshot(Depth::Full)?;
+        let whole = undisturbed(stage, "adopt")?;
+        undisturbed(stage, "release")?;
+        let (mut hit, mut outcomes) = (0, Vec::new());
+        for moment in 1..=4u32 {
+            let pending = stage.run(&format!(
+                "systemctl start --no-block mesh-adopt.target; sleep {:.4}; systemctl kill -s KILL mesh-adopt.service; \
+                 test -e /etc/mesh/pending && echo yes || echo no",
+                (whole * moment / 5).as_secs_f64()
+            ))?;
+            hit += u32::from(pending.trim() == "yes");
+            stage.site.node.wait_for(
+                "! test -e /etc/mesh/pending && [ -z \"$(systemctl list-jobs --no-legend 'mesh-*')\" ]",
+                Duration::from_secs(60),
+            )?;
+            let end = is_whole(stage, &before).with_context(|| format!("moment {moment}/5"))?;
+            outcomes.push(format!("{moment}/5: pending {}, {end}", pending.trim()));
+            if end == "adopted" {
+                stage.mesh_says("release", 0, &[])?;
+            }
+            stage.run("systemctl reset-failed 'mesh-*'; systemctl stop mesh-adopt.target")?;
+        }
+        figure("outcomes", outcomes.join("\n      "));
+        ensure!(hit > 0, "no kill hit the adoption at work");
         Ok(())
     })
 }

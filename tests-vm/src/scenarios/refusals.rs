@@ -1,6 +1,6 @@
 //! What is refused, by name and exit code, with nothing changed.
 
-use super::stage::{Stage, comparable, field, serving};
+use super::stage::{Stage, WATCHED, comparable, field, serving};
 use super::{Scenario, figure};
 use crate::bed::Bed;
 use crate::image::Suite;
@@ -69,13 +69,13 @@ fn stand_in_keeps_dependents(bed: &Bed, suite: Suite) -> Result<()> {
         let (was, is) = (serving(&before), serving(&stage.snapshot(Depth::Quick)?));
         let shop = "system shop.service";
         ensure!(was.contains_key(shop) && was.get(shop) == is.get(shop), "{:?} is {:?}", was.get(shop), is.get(shop));
-        let moving = stage.still_moving(std::time::Duration::from_secs(7))?;
+        let moving = stage.still_moving(WATCHED)?;
         ensure!(moving.is_empty(), "still written: {moving:?}");
         stage.site.reboot()?;
         let units = stage.snapshot(Depth::Quick)?.part("units");
         let state = units.get(shop).context("shop.service is not loaded")?;
         ensure!(field(state, "ActiveState").as_deref() == Some("active"), "after the reboot: {state}");
-        let moving = stage.still_moving(std::time::Duration::from_secs(7))?;
+        let moving = stage.still_moving(WATCHED)?;
         ensure!(moving.is_empty(), "still written after the reboot: {moving:?}");
         figure("dependent", "kept its process, and came up at the boot");
         stage.mesh_says("release", 0, &[])?;

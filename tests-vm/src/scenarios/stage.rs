@@ -12,6 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How long the synced files are watched: the slowest of the control's daemons writes every three seconds.
+pub const WATCHED: Duration = Duration::from_secs(5);
+
 /// Every control unit, as `SCOPE UNIT`.
 fn control_units() -> impl Iterator<Item = String> {
     let system = control::SYSTEM_UNITS.iter().map(|u| format!("system {u}"));
@@ -129,7 +132,7 @@ impl Stage {
         }
         let bare = self.run(&format!("pgrep -f '^{} ' || true", control::BARE))?;
         ensure!(bare.trim().is_empty(), "the bare process runs: {bare}");
-        let moving = self.still_moving(Duration::from_secs(7))?;
+        let moving = self.still_moving(WATCHED)?;
         ensure!(moving.is_empty(), "still written: {moving:?}");
         Ok(())
     }
@@ -143,7 +146,7 @@ impl Stage {
             let moment = ["fleet-policy.service", "fleet-beat.service"].iter().any(|m| name.ends_with(m));
             ensure!(moment || state(&was) == state(&is), "{name} was {:?} and is {:?}", state(&was), state(&is));
         }
-        let moving = self.still_moving(Duration::from_secs(7))?;
+        let moving = self.still_moving(WATCHED)?;
         for count in [control::COUNTS[0], control::COUNTS[4]] {
             ensure!(moving.iter().any(|m| m == count), "{count} stands still");
         }

@@ -1,6 +1,6 @@
 //! Is everything as it was? Release against a full snapshot, and the mode file deleted by hand.
 
-use super::stage::{Stage, comparable};
+use super::stage::{Stage, WATCHED, comparable};
 use super::{Scenario, figure};
 use crate::bed::Bed;
 use crate::image::Suite;
@@ -115,7 +115,7 @@ fn mode_file_deleted_by_hand(bed: &Bed, suite: Suite) -> Result<()> {
             "systemctl start fleet-agent.service fleet-policy.timer; systemctl --user -M {}@ start fleet-sync.service",
             control::USER
         ))?;
-        let moving = stage.still_moving(Duration::from_secs(7))?;
+        let moving = stage.still_moving(WATCHED)?;
         ensure!(moving.iter().any(|m| m == control::COUNTS[0]), "the control does not start again: {moving:?}");
         Ok(())
     })
