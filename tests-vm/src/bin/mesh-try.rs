@@ -62,16 +62,15 @@ fn try_it() -> Result<Vec<Row>> {
     step("building the mesh, the image and the predecessor's world (the first time takes a few minutes), booting it");
     let bed = Bed::open()?;
     let mut stage = Stage::new(&bed, Suite::Trixie, Size::Full, "try")?;
-    eprintln!(
-        "{}",
-        stage.run("hostnamectl --static 2>/dev/null || hostname; podman ps --format '{{.Names}}' | wc -l")?
-    );
-    eprintln!("{}", stage.run(&format!(
-        "echo \"$(podman ps -q | wc -l) containers; input rules: $(nft list chain inet filter input | grep -cE '(accept|drop|reset)( comment.*)?$'); \
-         control: $(systemctl list-units 'fleet*' --no-legend --plain | wc -l) system units, \
+    let world = format!(
+        "echo \"$(cat /etc/hostname): $(podman ps -q | wc -l) containers, \
+         $(nft list chain inet filter input | grep -cE '(accept|drop|reset)( comment.*)?$') input and \
+         $(nft list chain inet filter forward | grep -cE '(accept|drop)( comment.*)?$') forward rules; control: \
+         $(systemctl list-units 'fleet*' --no-legend --plain | wc -l) system units, \
          $(systemctl --user -M {}@ list-units 'fleet*' --no-legend --plain | wc -l) of a user\"",
         control::USER
-    ))?.trim());
+    );
+    eprintln!("{}", stage.run(&world)?.trim());
 
     step("control run: what the bed itself loses");
     let mut prober = Prober::start(&stage.site.outside, targets(Size::Full, Opened::No)?)?;
