@@ -163,8 +163,14 @@ fn start(doing: &mut Doing<'_>, u: &StopUnit, jobs: Jobs) -> anyhow::Result<()> 
     match (&u.scope, jobs) {
         (_, Jobs::Wait) => systemd::act(&u.scope, &Request::Start(u.unit.clone()))?,
         (Scope::System, Jobs::Queue) => systemd::act(&u.scope, &Request::Queue(u.unit.clone()))?,
-        // Early at boot no user's manager runs; when it does, it starts what is enabled, without our masks.
-        (Scope::User(_), Jobs::Queue) => return Ok(()),
+        // A user's manager orders nothing after us, so its jobs can be waited for. Early at boot none runs; when it
+        // does, it starts what is enabled, without our masks.
+        (Scope::User(name), Jobs::Queue) => {
+            if !systemd::account(name)?.is_some_and(|account| systemd::user_manager_runs(&account)) {
+                return Ok(());
+            }
+            systemd::act(&u.scope, &Request::Start(u.unit.clone()))?;
+        }
     }
     doing.recorder.event(&Event::UnitStarted { scope: u.scope.clone(), unit: u.unit.clone() })?;
     Ok(())
