@@ -10,14 +10,14 @@ libdir = $(prefix)/lib
 datadir = $(prefix)/share
 
 # Cargo calls the folder of its profile `dev` `debug`.
-OUT = target/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
+OUT = $(or $(CARGO_TARGET_DIR),target)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))
 MANPAGES = $(patsubst packaging/man/%.scd,target/man/%,$(wildcard packaging/man/*.scd))
 COMPLETIONS = target/completions/mesh.bash target/completions/_mesh target/completions/mesh.fish
 
 # Half of what the generator costs at each daemon-reload would be dynamic linking.
 STATIC := $(shell printf 'int main(void){return 0;}' | cc -static -x c - -o /dev/null 2>/dev/null && echo '-C target-feature=+crt-static')
 
-.PHONY: all build docs install bench clean
+.PHONY: all build docs install uninstall bench clean
 all: build docs
 
 build:
@@ -55,6 +55,25 @@ install: build docs $(COMPLETIONS)
 	  if [ -e target/man/$$page ]; then \
 	    install -Dm644 target/man/$$page $(DESTDIR)$(datadir)/man/man$${page##*.}/$$page || exit 1; fi; done
 	install -Dm644 -t $(DESTDIR)$(datadir)/doc/mesh LICENSE-MIT LICENSE-APACHE packaging/examples/node.toml
+
+# What `install` put there, and no more: /etc/mesh and the memory in /var/lib/mesh stay. Without its generator an adopted
+# machine would have its predecessor's control back at the next reload, beside the openings.
+uninstall:
+	@mode=$$(cat $(DESTDIR)/etc/mesh/mode 2>/dev/null || echo unmanaged); [ "$$mode" = unmanaged ] || \
+	  { echo "uninstall: the mode of this machine is $$mode; run mesh release first" >&2; exit 1; }
+	rm -f $(DESTDIR)$(bindir)/mesh
+	rm -f $(DESTDIR)$(libdir)/systemd/system-generators/mesh-generator
+	rm -f $(DESTDIR)$(libdir)/systemd/user-generators/mesh-generator
+	rm -f $(patsubst units/%,$(DESTDIR)$(libdir)/systemd/system/%,$(wildcard units/mesh-*))
+	rm -f $(DESTDIR)$(libdir)/systemd/system-preset/90-mesh.preset $(DESTDIR)$(libdir)/systemd/catalog/mesh.catalog
+	rm -f $(DESTDIR)$(libdir)/tmpfiles.d/mesh.conf
+	find packaging/catalogue -type f -printf '%P\n' | while read -r file; do \
+	  rm -f $(DESTDIR)$(libdir)/mesh/catalogue/$$file || exit 1; done
+	rm -f $(DESTDIR)$(datadir)/bash-completion/completions/mesh $(DESTDIR)$(datadir)/zsh/vendor-completions/_mesh
+	rm -f $(DESTDIR)$(datadir)/fish/vendor_completions.d/mesh.fish
+	for page in $(notdir $(wildcard packaging/man/*.scd)); do page=$${page%.scd}; \
+	  rm -f $(DESTDIR)$(datadir)/man/man$${page##*.}/$$page || exit 1; done
+	rm -f $(addprefix $(DESTDIR)$(datadir)/doc/mesh/,LICENSE-MIT LICENSE-APACHE node.toml)
 
 # Beside systemd's fstab-generator and, where it is installed, podman's.
 bench:
