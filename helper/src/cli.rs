@@ -10,7 +10,7 @@ pub struct Cli {
     /// Print one JSON document instead of text.
     #[arg(long, global = true)]
     pub json: bool,
-    /// Work on the files under DIR instead of the running machine (read-only verbs).
+    /// Work on the files under DIR instead of the running machine (status, custody, log, cat-config).
     #[arg(long, global = true, value_name = "DIR", default_value = "/", hide_default_value = true)]
     pub root: PathBuf,
     /// What to do.
@@ -31,7 +31,7 @@ pub enum Verb {
     Adopt(Adopt),
     /// Undo the adoption: openings closed, control started again, everything as it was found. Changes something.
     Release(Change),
-    /// Show what is in custody. Read-only.
+    /// Show what is in custody; the list of all where no command is given. Read-only.
     Custody(Custody),
     /// Show what the mesh keeps open and the rules that do it; or assert it. Read-only unless --assert.
     Openings(Openings),
@@ -43,7 +43,7 @@ pub enum Verb {
     Completions(Completions),
     /// Finish or undo what a crash or a power cut left in the middle. Changes something.
     Recover(Change),
-    /// Replace the found firewall by the derived one. Refused by this release. Changes something.
+    /// Replace the found firewall by the derived one. Refused by this release.
     Flip,
     /// Say why a mode, node or manifest file is invalid, and fail. Run by mesh-mode-invalid.service.
     #[command(hide = true)]
@@ -144,10 +144,10 @@ pub struct Completions {
 /// The shells that completions are made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Shell {
-    /// bash
+    /// Into /usr/share/bash-completion/completions/mesh
     Bash,
-    /// zsh
+    /// Into a folder of $fpath, as _mesh
     Zsh,
-    /// fish
+    /// Into ~/.config/fish/completions/mesh.fish
     Fish,
 }

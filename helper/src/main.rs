@@ -15,6 +15,12 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(e) => return usage(&e),
     };
+    // Without this a slip of the pen would look like a machine that was never adopted.
+    if !cli.root.is_dir() {
+        let failure = Failure::new(Kind::Usage, "--root names no directory").at(cli.root.display().to_string());
+        show::failure::print(cli.json, &failure);
+        return ExitCode::from(Kind::Usage.exit_code());
+    }
     let ctx = Context { layout: Layout::new(cli.root), json: cli.json };
     match run(&ctx, &cli.verb) {
         Ok(()) => ExitCode::SUCCESS,
@@ -41,7 +47,7 @@ fn run(ctx: &Context, verb: &Verb) -> anyhow::Result<()> {
         Verb::Recover(args) => commands::recover::run(ctx, args),
         Verb::Flip => {
             Err(Failure::refused("this release cannot flip: it has no preview, and a flip without one is not safe")
-                .remedy("the machine stays adopted, and nothing was stopped")
+                .remedy(format!("the mode stays {}, and nothing was stopped", ctx.head().mode))
                 .into())
         }
         Verb::CheckConfig => commands::check_config::run(ctx),
@@ -64,9 +70,15 @@ fn usage(e: &clap::Error) -> ExitCode {
     }
     let json = std::env::args().any(|a| a == "--json");
     let text = e.render().to_string();
-    let what = text.trim_start_matches("error: ").trim_end().to_string();
+    let what = match e.kind() {
+        // What clap has for it is the whole help, or a list with the hidden verbs in it.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "no verb is given; mesh --help lists verbs and options".to_string()
+        }
+        _ => text.trim_start_matches("error: ").trim_end().to_string(),
+    };
     if json {
-        show::failure::print(true, &Failure::new(Kind::Usage, what).remedy("mesh --help lists verbs and options"));
+        show::failure::print(true, &Failure::new(Kind::Usage, what));
     } else {
         show::failure::print(false, &Failure::new(Kind::Usage, what));
     }

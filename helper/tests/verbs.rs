@@ -64,6 +64,42 @@ fn the_running_machine_is_not_worked_on_by_the_files_of_another() {
 }
 
 #[test]
+fn a_root_that_is_not_there_is_no_unmanaged_machine() {
+    let dir = tempfile::tempdir().unwrap();
+    let o = output(mesh(Some(&dir.path().join("slip")), &["status"]));
+    assert_eq!(o.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&o.stderr).contains("slip: --root names no directory"));
+    fs::create_dir(dir.path().join("etc")).unwrap();
+    fs::write(dir.path().join("etc/hostname"), "of-the-files\n").unwrap();
+    let said = String::from_utf8(output(mesh(Some(dir.path()), &["status"])).stdout).unwrap();
+    assert!(said.starts_with("of-the-files\n"), "{said}");
+}
+
+#[test]
+fn a_verb_that_is_missing_is_said_in_one_line() {
+    for args in [&[][..], &["--json"]] {
+        let o = output(mesh(None, args));
+        assert_eq!(o.status.code(), Some(2), "{args:?}");
+        assert_eq!(
+            String::from_utf8_lossy(&o.stderr),
+            "mesh: no verb is given; mesh --help lists verbs and options\n",
+            "{args:?}"
+        );
+    }
+}
+
+#[test]
+fn a_refused_flip_says_the_mode_that_the_machine_has() {
+    let dir = tempfile::tempdir().unwrap();
+    for mode in ["unmanaged", "adopted"] {
+        fs::create_dir_all(dir.path().join("etc/mesh")).unwrap();
+        fs::write(dir.path().join("etc/mesh/mode"), format!("{mode}\n")).unwrap();
+        let o = output(mesh(Some(dir.path()), &["flip"]));
+        assert!(String::from_utf8_lossy(&o.stderr).contains(&format!("the mode stays {mode}")), "{mode}");
+    }
+}
+
+#[test]
 fn every_document_has_the_head() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir_all(dir.path().join("etc/mesh")).unwrap();

@@ -134,6 +134,7 @@ fn describe(record: &Record) -> String {
 
 fn diff(ctx: &Context, store: &Store, paths: &[FoundPath]) -> anyhow::Result<()> {
     let mut rows = Vec::new();
+    let mut same = 0_usize;
     for path in paths {
         let difference = store.compare_now(path)?.ok_or_else(|| not_here(path))?;
         if ctx.json {
@@ -146,9 +147,7 @@ fn diff(ctx: &Context, store: &Store, paths: &[FoundPath]) -> anyhow::Result<()>
                 "sha256_now": difference.now.sight.sha256(),
             }));
         } else if difference.since_first.is_empty() {
-            if paths.len() == 1 {
-                text::out(&format!("{path}: unchanged"))?;
-            }
+            same += 1;
         } else {
             let words = difference.since_first.iter().map(|a| a.word()).collect::<Vec<_>>().join(", ");
             text::out(&format!("{path}: {} ({words})", word(&difference.since_first)))?;
@@ -162,7 +161,13 @@ fn diff(ctx: &Context, store: &Store, paths: &[FoundPath]) -> anyhow::Result<()>
     if ctx.json {
         return document(ctx, "diff", json!({ "paths": rows }));
     }
-    Ok(())
+    // Silence would not say whether anything was looked at.
+    match (paths, same) {
+        ([], _) => text::err("nothing is in custody"),
+        ([path], 1) => text::out(&format!("{path}: unchanged")),
+        (_, 0) => Ok(()),
+        (all, same) => text::err(&format!("{same} of {} paths unchanged", all.len())),
+    }
 }
 
 /// The lines that changed, escaped where they could fool a terminal; binary content is only said to be so.

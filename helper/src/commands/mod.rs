@@ -44,7 +44,10 @@ impl Context {
         };
         let node = match config::load(&self.layout) {
             Ok(Some(l)) => l.node.name,
-            Ok(None) | Err(_) => machine::host_name(),
+            Ok(None) | Err(_) if self.layout.is_machine() => machine::host_name(),
+            // Files of another machine: this one's name would be a wrong answer.
+            Ok(None) | Err(_) => std::fs::read_to_string(self.layout.under("/etc/hostname"))
+                .map_or_else(|_| "unnamed".into(), |name| name.trim().to_string()),
         };
         Head { node, mode }
     }
