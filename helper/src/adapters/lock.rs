@@ -100,6 +100,10 @@ fn holder(file: &mut File) -> String {
 mod tests {
     use super::*;
 
+    /// Between the fork and the exec of a child that another test starts, that child has every descriptor too, and
+    /// with it the lock; far longer than that takes, and far less than the child below lives.
+    const AT_ONCE: Wait = Wait::AtMost(Duration::from_secs(5));
+
     #[test]
     fn one_holder_named_to_the_other() {
         let dir = tempfile::tempdir().unwrap();
@@ -111,7 +115,7 @@ mod tests {
         assert_eq!(failure.kind.exit_code(), 75);
         assert_eq!(failure.what, format!("another verb is at work: mesh adopt (pid {})", std::process::id()));
         drop(held);
-        Lock::take(&layout, "release", Wait::No).unwrap();
+        Lock::take(&layout, "release", AT_ONCE).unwrap();
     }
 
     #[test]
@@ -138,7 +142,7 @@ mod tests {
         let held = Lock::take(&layout, "adopt", Wait::No).unwrap();
         let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
         drop(held);
-        let again = Lock::take(&layout, "release", Wait::No);
+        let again = Lock::take(&layout, "release", AT_ONCE);
         child.kill().unwrap();
         child.wait().unwrap();
         again.unwrap();
