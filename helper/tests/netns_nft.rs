@@ -504,12 +504,18 @@ fn watch_socket() -> std::os::fd::OwnedFd {
     fd
 }
 
-/// Starts the program as systemd starts mesh-watch.service, and returns whether it did well.
+/// Starts the program as systemd starts mesh-watch.service, and returns whether it did well. The verb works on the
+/// running machine only, so in a mount namespace of its own this world's folders take the machine's place.
 fn activated(w: &World, fd: &std::os::fd::OwnedFd) -> bool {
+    for folder in ["etc", "run", "var"] {
+        std::fs::create_dir_all(w.dir.path().join(folder)).unwrap();
+    }
     // Only a shell can put a descriptor at 3 and its own pid into the environment before the exec.
-    let line = "LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" --root \"$1\" openings --assert 3<&0 </dev/null";
-    let mut command = Command::new("sh");
-    command.args(["-c", line, env!("CARGO_BIN_EXE_mesh")]).arg(w.dir.path()).stdin(fd.try_clone().unwrap());
+    let line = "mount -t overlay -o \"lowerdir=$1/etc:/etc\" none /etc && mount --bind \"$1/var\" /var && \
+                mount --bind \"$1/run\" /run && LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" openings --assert 3<&0 </dev/null";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-ec", line, env!("CARGO_BIN_EXE_mesh")]).arg(w.dir.path());
+    command.stdin(fd.try_clone().unwrap());
     command.status().unwrap().success()
 }
 
