@@ -18,6 +18,20 @@ fn pids(executable: &Path) -> Vec<i32> {
     processes(&[declared]).unwrap().into_iter().map(|p| p.pid).collect()
 }
 
+/// Starts a program that was just written. While a child of another test is between fork and exec it has the
+/// descriptor that wrote the file, and the kernel refuses to run it (execve(2), ETXTBSY).
+fn spawn(command: &mut Command) -> Child {
+    for _ in 0..100 {
+        match command.spawn() {
+            Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+            other => return other.unwrap(),
+        }
+    }
+    panic!("a file that was written stays busy");
+}
+
 fn end(mut child: Child) {
     child.kill().unwrap();
     child.wait().unwrap();
@@ -30,18 +44,18 @@ fn a_bare_process_is_found_by_its_file_and_a_script_by_its_name() {
     fs::copy("/bin/sleep", &binary).unwrap();
     fs::write(&script, "#!/bin/sh -e\nsleep 5; true\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let child = Command::new(&binary).arg("60").spawn().unwrap();
+    let child = spawn(Command::new(&binary).arg("60"));
     assert_eq!(pids(&binary), [child.id() as i32]);
     // Deleted and replaced: what runs is still the control, what only has its name as an argument is not.
     fs::remove_file(&binary).unwrap();
     assert_eq!(pids(&binary), [child.id() as i32]);
     end(child);
-    let child = Command::new(&script).spawn().unwrap();
+    let child = spawn(&mut Command::new(&script));
     let reader = Command::new("tail").arg("-f").arg(&script).stdout(Stdio::null()).spawn().unwrap();
     assert_eq!(pids(&script), [child.id() as i32], "who reads it is not control");
     end(child);
     fs::write(&script, "#!/usr/bin/env sh\nsleep 5; true\n").unwrap();
-    let child = Command::new(&script).spawn().unwrap();
+    let child = spawn(&mut Command::new(&script));
     assert_eq!(pids(&script), [child.id() as i32]);
     end(child);
     end(reader);
