@@ -32,6 +32,8 @@ impl Environment {
             [flag, user, name] if flag == "--dry-run" && user == "--user" => {
                 (true, None, name.to_str().map(String::from))
             }
+            // A slip of the pen or --help, and no folder to make units in.
+            [first, ..] if first.as_encoded_bytes().starts_with(b"-") => return None,
             // With one folder there is none that wins over /etc; masks in it still win over /usr/lib.
             [one] => (false, Some((one.into(), one.into())), None),
             [normal, early, _late] => (false, Some((normal.into(), early.into())), None),

@@ -148,7 +148,9 @@ fn a_dry_run_prints_what_would_be_written() {
 
 #[test]
 fn arguments_that_are_no_generators_are_refused_with_usage() {
-    for arguments in [&[][..], &["a", "b"], &["a", "b", "c", "d"], &["--dry-run", "--user"]] {
+    for arguments in
+        [&[][..], &["a", "b"], &["a", "b", "c", "d"], &["--dry-run", "--user"], &["--help"], &["--user", "b", "c"]]
+    {
         let output = Command::new(GENERATOR).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(String::from_utf8(output.stderr).unwrap().contains("usage: mesh-generator"));
