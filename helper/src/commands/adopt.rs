@@ -40,7 +40,7 @@ pub fn run(ctx: &Context, args: &cli::Adopt) -> anyhow::Result<()> {
 /// Looks at the machine and plans; the plan is made from one look.
 fn prepare(ctx: &Context, foundation: Foundation) -> anyhow::Result<(State, AdoptPlan)> {
     if config::read_mode(&ctx.layout)? == Mode::Converged {
-        return Err(Failure::refused("this machine is converged; adopting is for one that is not").into());
+        return Err(super::not_by_this_release("adopt").into());
     }
     let Some(loaded) = config::load(&ctx.layout)? else {
         return Err(Failure::new(Kind::Config, "there is no node.toml")

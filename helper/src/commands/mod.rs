@@ -98,3 +98,10 @@ impl<'l> Doing<'l> {
         Ok(Doing { layout: ctx.layout.clone(), lock, recorder, progress: Progress::new() })
     }
 }
+
+/// The refusal of a machine whose mode file says `converged`, which no verb of this release ever wrote.
+pub fn not_by_this_release(verb: &str) -> Failure {
+    Failure::refused(format!("the mode is converged, which this release never writes and cannot {verb}"))
+        .at("/etc/mesh/mode")
+        .remedy("if it was written by hand, write adopted there again (printf 'adopted\\n'), reload, and repeat")
+}

@@ -46,10 +46,7 @@ fn plan(ctx: &Context) -> anyhow::Result<Undo> {
             return Err(Failure::refused("this machine is not adopted").remedy("mesh status says what it is").into());
         }
         Mode::Converged => {
-            return Err(Failure::refused(
-                "this machine is converged, and this release can only release an adopted one",
-            )
-            .into());
+            return Err(super::not_by_this_release("release").into());
         }
     }
     let state: State = undo::recorded(&ctx.layout, true)?;
