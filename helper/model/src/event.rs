@@ -108,7 +108,9 @@ impl Event {
             ),
             Event::AdoptUndone { why } => format!("the adoption failed and was undone: {why}"),
             Event::ReleaseBegun { .. } => "releasing this machine".into(),
-            Event::Released => "released: the machine is as it was found".into(),
+            Event::Released => {
+                "released: the openings are closed, and the predecessor's control is no longer masked".into()
+            }
             Event::Recovered { verb, outcome: Outcome::Finished } => format!("finished {verb}, which had been cut"),
             Event::Recovered { verb, outcome: Outcome::Undone } => format!("undid {verb}, which had been cut"),
             Event::VerbFailed { verb, why } => format!("{verb} failed: {why}"),

@@ -143,13 +143,17 @@ fn in_force(doing: &mut Doing<'_>, plan: &AdoptPlan, jobs: Jobs) -> anyhow::Resu
     for unit in plan.units.iter().filter(|u| u.stand_in) {
         systemd::act(&unit.scope, &begin(&unit.unit))?;
     }
+    // The target pulls the covers in: what was not covered before it is what this adoption covers.
+    let mut uncovered = Vec::new();
+    for cover in &plan.cron {
+        if jobs == Jobs::Queue || !undo::is_up(&Scope::System, &cover.unit)? {
+            uncovered.push(cover);
+        }
+    }
     doing.progress.step("starting mesh-node.target");
     let target = UnitName::new("mesh-node.target").map_err(anyhow::Error::msg)?;
     systemd::act(&Scope::System, &begin(&target))?;
-    for cover in &plan.cron {
-        if undo::is_up(&Scope::System, &cover.unit)? && jobs == Jobs::Wait {
-            continue;
-        }
+    for cover in uncovered {
         systemd::act(&Scope::System, &begin(&cover.unit))?;
         doing.recorder.event(&Event::CronHeld { path: found_path(&cover.entry.file)?, lines: cover.lines_off })?;
     }

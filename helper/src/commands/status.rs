@@ -86,7 +86,7 @@ fn look(ctx: &Context) -> anyhow::Result<Status> {
     let mut notes = Vec::new();
     if mode == Mode::Adopted && node.is_some_and(|n| n.role == Role::Control) {
         notes.push(
-            "while this control-node migrates, the predecessor's updates stop for every machine it manages".into(),
+            "while this control-node is adopted, the predecessor's updates stop for every machine it manages".into(),
         );
     }
     if live {

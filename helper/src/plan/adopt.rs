@@ -302,7 +302,8 @@ pub fn plan(node: &Node, found: &Found) -> Result<AdoptPlan, Vec<Finding>> {
     if node.role == Role::Control {
         notes.push(Finding::note(
             "price",
-            "while this control-node migrates, the predecessor's updates stop for every machine it manages".to_string(),
+            "while this control-node is adopted, the predecessor's updates stop for every machine it manages"
+                .to_string(),
         ));
     }
 
