@@ -19,7 +19,7 @@ check-quick: needs
 	else echo "check-quick: cargo fmt is not installed; the format is not checked" >&2; fi
 	@if $(CARGO) clippy --version >/dev/null 2>&1; then set -x; $(CARGO) clippy $(CARGOFLAGS) --quiet $(LINTED) -- -D warnings; \
 	else echo "check-quick: cargo clippy is not installed; lints are not checked" >&2; fi
-	$(CARGO) test $(CARGOFLAGS) --quiet --workspace --exclude mesh-tests-vm
+	$(CARGO) test $(CARGOFLAGS) --quiet --no-fail-fast --workspace --exclude mesh-tests-vm
 	$(CARGO) test $(CARGOFLAGS) --quiet --package mesh-tests-vm --lib
 
 # The bed itself, the spikes in virtual machines, and every scenario on the predecessor's world.
