@@ -34,7 +34,7 @@ impl Outcome {
             Outcome::AdoptUndone => {
                 "an adoption that was cut before its mode was written is undone: this machine is as it was found"
             }
-            Outcome::ReleaseFinished => "a release that was cut is whole now: this machine is as it was found",
+            Outcome::ReleaseFinished => "a release that was cut is whole now: this machine is released",
         }
     }
 }
