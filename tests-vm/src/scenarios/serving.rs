@@ -82,6 +82,10 @@ fn adopt_under_probing(bed: &Bed, suite: Suite) -> Result<()> {
         figure("adopted, openings included", &adopted);
         nothing_lost(&control_run, &adopted)?;
         stage.mesh_says("status", 0, &["adopted"])?;
+        // Each thing that was done has its record, also what a started target does on the way.
+        let kinds = ["adopt-begun", "custody-taken", "opening-opened", "unit-stopped", "mode-written", "cron-held"];
+        stage.mesh_says("log", 0, &kinds)?;
+        stage.mesh_says("log", 0, &["process-ended", "adopted"])?;
         Ok(())
     })
 }
