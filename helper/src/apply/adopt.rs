@@ -75,10 +75,7 @@ pub fn apply(doing: &mut Doing<'_>, plan: &AdoptPlan, earlier: &State) -> anyhow
             .remedy("mend what is named and run mesh recover"),
         ));
     }
-    pending::clear(&doing.layout)?;
-    if let Some(ns) = undo.etc_mtime_ns {
-        undo::set_mtime(&doing.layout, ns)?;
-    }
+    pending::clear_as_found(&doing.layout, undo.etc_mtime_ns)?;
     if !undone.not_started.is_empty() {
         let what = format!("the adoption was taken back, but not all started again: {}", undone.not_started.join("; "));
         return Err(cause.context(what));

@@ -67,10 +67,7 @@ pub fn apply(doing: &mut Doing<'_>, pending: &Pending) -> anyhow::Result<Outcome
             let undone = undo::undo(doing, &what, jobs);
             anyhow::ensure!(undone.faults.is_empty(), "parts of the undo failed: {}", undone.faults.join("; "));
             not_started = undone.not_started;
-            pending::clear(&doing.layout)?;
-            if let Some(ns) = what.etc_mtime_ns {
-                undo::set_mtime(&doing.layout, ns)?;
-            }
+            pending::clear_as_found(&doing.layout, what.etc_mtime_ns)?;
         }
         Outcome::ReleaseFinished => release::finish(doing, &what, jobs)?,
     }

@@ -27,10 +27,6 @@ pub fn finish(doing: &mut Doing<'_>, what: &Undo, jobs: Jobs) -> anyhow::Result<
             .into());
     }
     doing.recorder.event(&Event::Released)?;
-    pending::clear(&doing.layout)?;
-    // Removing the pending file moved the folder's time once more.
-    if let Some(ns) = what.etc_mtime_ns {
-        undo::set_mtime(&doing.layout, ns)?;
-    }
+    pending::clear_as_found(&doing.layout, what.etc_mtime_ns)?;
     undo::all_started(&undone.not_started).context("this machine is released")
 }

@@ -17,7 +17,7 @@ pub mod user_manager;
 
 use crate::adapters::config;
 use crate::adapters::lock::{Lock, Wait};
-use crate::apply::Doing;
+use crate::apply::{Doing, pending};
 use crate::layout::Layout;
 use crate::probe::machine;
 use crate::record::audit::Recorder;
@@ -94,6 +94,7 @@ impl<'l> Doing<'l> {
     /// Opens the record, under the lock.
     pub fn begin(ctx: &Context, lock: &'l Lock) -> anyhow::Result<Doing<'l>> {
         interrupt::defer()?;
+        pending::settle(&ctx.layout)?;
         let recorder = Recorder::new(&ctx.layout, lock, &ctx.head().node)?;
         Ok(Doing { layout: ctx.layout.clone(), lock, recorder, progress: Progress::new() })
     }
