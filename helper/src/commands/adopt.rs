@@ -44,7 +44,7 @@ fn prepare(ctx: &Context, foundation: Foundation) -> anyhow::Result<(State, Adop
     }
     let Some(loaded) = config::load(&ctx.layout)? else {
         return Err(Failure::new(Kind::Config, "there is no node.toml")
-            .at(ctx.layout.etc().join("node.toml").display().to_string())
+            .at(format!("{}:1:1", ctx.layout.etc().join("node.toml").display()))
             .remedy("mesh init writes one from what it finds, to be read and edited")
             .into());
     };
