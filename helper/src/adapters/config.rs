@@ -222,14 +222,7 @@ pub fn faults(layout: &Layout) -> anyhow::Result<Vec<Diagnostic>> {
     if files.has_node() {
         all.extend(understand(files).err().into_iter().flat_map(|e| e.0));
     } else if needs_node {
-        all.push(Diagnostic {
-            file: format!("{}/{NODE}", DIRS[0]),
-            line: 1,
-            column: 1,
-            value: String::new(),
-            what: "there is no node.toml, but the mode file says that this is a node of the mesh".into(),
-            remedy: "write one, see mesh init, or remove /etc/mesh/mode".into(),
-        });
+        all.push(no_node());
     }
     for result in [read_state(layout).map(drop), read_pending(layout).map(drop)] {
         if let Err(e) = result {
@@ -237,6 +230,18 @@ pub fn faults(layout: &Layout) -> anyhow::Result<Vec<Diagnostic>> {
         }
     }
     Ok(all)
+}
+
+/// The fault of a machine whose mode needs a node.toml that is not there.
+pub fn no_node() -> Diagnostic {
+    Diagnostic {
+        file: format!("{}/{NODE}", DIRS[0]),
+        line: 1,
+        column: 1,
+        value: String::new(),
+        what: "there is no node.toml, but the mode file says that this is a node of the mesh".into(),
+        remedy: "write one, see mesh init, or remove /etc/mesh/mode".into(),
+    }
 }
 
 /// The texts that faults can point into, by file.

@@ -9,6 +9,7 @@ use crate::plan::finding::refusal;
 use crate::probe::machine::{self, Foundation};
 use crate::show::{json, text};
 use anyhow::Context as _;
+use mesh_model::diagnostic::Diagnostics;
 use mesh_model::failure::{Failure, Kind};
 use mesh_model::mode::Mode;
 use mesh_model::state::State;
@@ -39,10 +40,14 @@ pub fn run(ctx: &Context, args: &cli::Adopt) -> anyhow::Result<()> {
 
 /// Looks at the machine and plans; the plan is made from one look.
 fn prepare(ctx: &Context, foundation: Foundation) -> anyhow::Result<(State, AdoptPlan)> {
-    if config::read_mode(&ctx.layout)? == Mode::Converged {
+    let mode = config::read_mode(&ctx.layout)?;
+    if mode == Mode::Converged {
         return Err(super::not_by_this_release("adopt").into());
     }
     let Some(loaded) = config::load(&ctx.layout)? else {
+        if mode == Mode::Adopted {
+            return Err(Diagnostics(vec![config::no_node()]).into());
+        }
         return Err(Failure::new(Kind::Config, "there is no node.toml")
             .at(format!("{}:1:1", ctx.layout.etc().join("node.toml").display()))
             .remedy("mesh init writes one from what it finds, to be read and edited")
