@@ -35,6 +35,18 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     put_at(&dir, name, path, |file| fill(file, bytes, mode, path), Placing::Over)
 }
 
+/// Like [`replace`], but a regular file that holds these bytes already is left as it is, times included. Returns whether
+/// it was written.
+pub fn keep(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<bool> {
+    // A file that cannot be read is for `replace` to name.
+    let same = std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == bytes.len() as u64)
+        && std::fs::read(path).is_ok_and(|there| there == bytes);
+    if !same {
+        replace(path, bytes, mode)?;
+    }
+    Ok(!same)
+}
+
 /// Like [`replace`], but an existing `path` (of any type) is a `Refused` failure and stays as it is.
 pub fn create_new(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     let (dir, name) = open_parent(path)?;
@@ -212,6 +224,22 @@ mod tests {
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         all.sort();
         all
+    }
+
+    #[test]
+    fn what_is_there_already_is_kept_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        assert!(keep(&path, b"one", 0o644).unwrap());
+        let inode = || std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&path).unwrap());
+        let before = inode();
+        assert!(!keep(&path, b"one", 0o644).unwrap());
+        assert_eq!(inode(), before);
+        assert!(keep(&path, b"two", 0o644).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), b"two");
+        let link = dir.path().join("l");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(keep(&link, b"two", 0o644).unwrap(), "a link is replaced, whatever it leads to");
     }
 
     #[test]

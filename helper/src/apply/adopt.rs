@@ -114,7 +114,7 @@ fn steps(doing: &mut Doing<'_>, undo: &Undo, earlier: &State) -> anyhow::Result<
     for cover in &plan.cron {
         write_cover(doing, cover)?;
     }
-    durable::replace(&doing.layout.state(), state(undo, earlier).render().as_bytes(), 0o644)?;
+    durable::keep(&doing.layout.state(), state(undo, earlier).render().as_bytes(), 0o644)?;
     if !undo::is_adopted(&doing.layout)? {
         durable::replace(&doing.layout.mode(), Mode::Adopted.file_content().as_bytes(), 0o644)?;
         doing.recorder.event(&Event::ModeWritten { before: Mode::Unmanaged, after: Mode::Adopted })?;

@@ -91,7 +91,7 @@ pub fn write_file(layout: &Layout, openings: &[Opening]) -> anyhow::Result<()> {
     let mut text = serde_json::to_string_pretty(&file).context("writing the openings as JSON")?;
     text.push('\n');
     durable::ensure_dir(&layout.etc(), 0o755)?;
-    durable::replace(&layout.openings(), text.as_bytes(), 0o644)
+    durable::keep(&layout.openings(), text.as_bytes(), 0o644).map(|_| ())
 }
 
 /// What would be done for `openings` now.
